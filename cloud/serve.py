@@ -1,0 +1,108 @@
+"""Running the verifier: load the model, bind the address, serve until told to stop."""
+
+import json
+import logging
+import socket
+import ssl
+import sys
+
+import uvicorn
+from rich.console import Console
+
+from cloud.app import Hub, Service, create_app
+from cloud.config import ServeConfig
+from cloud.engine import Engine
+from cloud.metrics import Metrics
+from cloud.scheduler import Scheduler
+from cloud.sequence import ModelShape
+from cloud.source import resolve_source
+from shared.bundle import load_manifest
+from shared.errors import BadInput
+
+log = logging.getLogger(__name__)
+
+
+class _Server(uvicorn.Server):
+    """Tells the devices to go elsewhere before uvicorn closes their sockets."""
+
+    def __init__(self, config: uvicorn.Config, hub: Hub) -> None:
+        super().__init__(config)
+        self._hub = hub
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._hub.drain()
+        await super().shutdown(sockets)
+
+
+def serve(config: ServeConfig, as_json: bool) -> int:
+    """Serve until SIGTERM or Ctrl-C; the exit code.
+
+    Raises BadInput for a model, bundle, certificate or address that can't be used.
+    """
+    manifest = load_manifest(config.bundle)
+    source = resolve_source(config.model, config.home, progress=None)
+    if source.weights_sha256 != manifest.identity.weights:
+        raise BadInput(f"the bundle {config.bundle} was built from other weights than {config.model}; build it again")
+    metrics = Metrics()
+    hub = Hub(config, metrics)
+
+    def load() -> Service:
+        # torch takes seconds to import, and /health answers meanwhile.
+        from cloud.load import load_verifier
+
+        verifier, vocab_size = load_verifier(source, manifest, config)
+        shape = ModelShape(vocab_size, manifest.hidden_size, config.limits.max_context)
+        scheduler = Scheduler(shape, config.limits, config.capacity)
+        return Service(Engine(scheduler, verifier, metrics), manifest.identity, manifest.name)
+
+    listener = _bind(config)
+    server: _Server
+
+    def failed() -> None:
+        server.should_exit = True
+
+    server = _Server(
+        uvicorn.Config(
+            create_app(hub, load, failed),
+            log_level="warning",
+            ws="auto",
+            # One byte more than a frame may have, so that our own refusal names the limit.
+            ws_max_size=config.limits.max_frame_bytes + 1,
+            ws_per_message_deflate=False,
+            ssl_certfile=config.tls_cert,
+            ssl_keyfile=config.tls_key,
+            timeout_graceful_shutdown=5,
+        ),
+        hub,
+    )
+    host, port = listener.getsockname()[:2]
+    _announce(config, host, port, as_json)
+    try:
+        server.run(sockets=[listener])
+    except ssl.SSLError as error:
+        raise BadInput(f"the TLS certificate and key can't be used: {error}") from error
+    finally:
+        listener.close()
+    if hub.failure is not None:
+        raise hub.failure
+    return 0
+
+
+def _bind(config: ServeConfig) -> socket.socket:
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    try:
+        return socket.create_server((config.host, config.port), family=family, backlog=128)
+    except OSError as error:
+        raise BadInput(f"can't listen on {config.host}:{config.port}: {error.strerror or error}") from error
+
+
+def _announce(config: ServeConfig, host: str, port: int, as_json: bool) -> None:
+    scheme = "wss" if config.tls_cert else "ws"
+    url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+    if as_json:
+        print(json.dumps({"url": url, "port": port}), flush=True)
+        return
+    console = Console(file=sys.stderr)
+    console.print(f"[bold]edgewise-cloud[/] listens on [cyan]{url}[/], {config.dtype} on {config.device}")
+    if not config.loopback and config.tls_cert is None:
+        console.print("[yellow]without TLS, the token and all text can be read on the way[/]")
