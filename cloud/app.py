@@ -17,6 +17,7 @@ from cloud.connection import Connection
 from cloud.engine import Engine
 from cloud.metrics import Metrics
 from shared.bundle import BundleIdentity
+from shared.errors import Code
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +99,7 @@ def create_app(hub: Hub, load: Callable[[], Service], failed: Callable[[], None]
         header = socket.headers.get("authorization")
         if config.token is not None and header is not None:
             if not hmac.compare_digest(header.encode(), f"Bearer {config.token}".encode()):
+                hub.metrics.refused(Code.UNAUTHORIZED)
                 await socket.send_denial_response(_error(401, "the bearer token is wrong"))
                 return
         service = hub.service
@@ -105,6 +107,7 @@ def create_app(hub: Hub, load: Callable[[], Service], failed: Callable[[], None]
             await socket.send_denial_response(_error(503, "the model is loading", retry_after=1))
             return
         if len(hub.connections) >= config.max_connections:
+            hub.metrics.refused(Code.BUSY)
             message = f"{len(hub.connections)} devices are connected, the most here"
             await socket.send_denial_response(_error(429, message, retry_after=1))
             return

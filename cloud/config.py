@@ -55,9 +55,3 @@ class ServeConfig:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
-
-    @property
-    def url(self) -> str:
-        scheme = "wss" if self.tls_cert else "ws"
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{scheme}://{host}:{self.port}"

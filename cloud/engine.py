@@ -152,11 +152,11 @@ class Engine:
     def _deliver(self, answers: list[Answer]) -> None:
         for slot, frame in answers:
             reply = self._replies.get(slot)
-            if reply is not None:
-                reply(frame)
             if isinstance(frame, Finish | Refuse):
                 self._metrics.ended(frame)
                 self._release(slot)
+            if reply is not None:
+                reply(frame)
         self._metrics.sessions.set(len(self._scheduler))
 
     def _release(self, slot: int) -> None:

@@ -5,7 +5,8 @@ import os
 import torch
 
 from cloud.config import ServeConfig
-from cloud.source import ModelSource, load_target
+from cloud.source import ModelSource
+from cloud.target import load_target
 from cloud.torch_model import TorchModel
 from cloud.verifier import Verifier
 from shared.bundle import Manifest
@@ -27,6 +28,6 @@ def load_verifier(source: ModelSource, manifest: Manifest, config: ServeConfig) 
         if config.dtype == "fp16":
             raise BadInput("--dtype fp16 is slow and inexact on a CPU; use bf16 or fp32")
         torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
-    model = load_target(source, DTYPES[config.dtype], config.home)
+    model = load_target(source, DTYPES[config.dtype])
     target = TorchModel(model, cut=manifest.cut, max_context=config.limits.max_context, device=config.device)
     return Verifier(target), target.vocab_size

@@ -4,7 +4,6 @@ import argparse
 import json
 import os
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -138,7 +137,7 @@ def _run(arguments: argparse.Namespace, device: Device) -> int:
 
 
 def _chat(arguments: argparse.Namespace, device: Device) -> int:
-    return converse(device, Console(), Console(stderr=True), sys.stdin, time.monotonic)
+    return converse(device, Console(), Console(stderr=True), sys.stdin)
 
 
 if __name__ == "__main__":

@@ -37,13 +37,18 @@ class WhenBack(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How an answer is to be made."""
+    """How an answer is to be made.
+
+    `busy_patience_s` bounds how long a full cloud is asked again; `linger_s` is how long an answer that ended while
+    the link was lost waits for it, so that a short outage doesn't leave a wrong ending.
+    """
 
     placement: Placement = Placement.EDGE
     pacing: FixedPacing = field(default_factory=FixedPacing)
     hidden: str | None = None
     when_back: WhenBack = WhenBack.REVISE
     busy_patience_s: float = 30.0
+    linger_s: float = 3.0
 
 
 class StopCheck(Protocol):
@@ -83,6 +88,7 @@ class Generation:
         self._sent_at: float | None = None
         self._retry_at: float | None = None
         self._give_up_at: float | None = None
+        self._ended_alone_at: float | None = None
 
     @property
     def alone(self) -> bool:
@@ -123,17 +129,26 @@ class Generation:
         return self._write_with_cloud(self._session)
 
     def _write_alone(self) -> bool:
-        if not self.answer.can_draft:
-            self.answer.finish_locally()
-            self._commit_text()
-            return True
-        self._draft_one()
-        self.statistics.local_tokens += 1
-        self.statistics.saw_token(self._clock())
-        keep = self.text.stop_in(self.answer.drafted)
-        if keep is not None:
+        if self._ended_alone_at is not None:
+            return self._end_alone(self._ended_alone_at)
+        if self.answer.can_draft:
+            self._draft_one()
+            self.statistics.local_tokens += 1
+            self.statistics.saw_token(self._clock())
+        if not self.answer.can_draft or self.text.stop_in(self.answer.drafted) is not None:
+            self._ended_alone_at = self._clock()
+        return True
+
+    def _end_alone(self, since: float) -> bool:
+        """End with what was written alone, unless a link that was just lost comes back to revise it."""
+        linger = self._plan.linger_s if self._plan.when_back is WhenBack.REVISE and self.statistics.links_lost else 0.0
+        if self._clock() - since < linger:
+            return self._take_events(WAIT)
+        if self.answer.can_draft:
             self.answer.keep_local()
-            self._commit_text()
+        else:
+            self.answer.finish_locally()
+        self._commit_text()
         return True
 
     def _write_with_cloud(self, session: int) -> bool:
@@ -281,6 +296,7 @@ class Generation:
             return
         self.lost = None
         self._retry_at = None
+        self._ended_alone_at = None
         self._session = uplink.new_session()
         self._opened_at = self.answer.trie.position
         self._send(self.answer.open(self._session, self._plan.placement, self._plan.hidden))

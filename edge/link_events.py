@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shared.errors import EdgewiseError, LinkLost
+from shared.errors import EdgewiseError, LinkLost, Refused
 from shared.frames import CloudFrame, Welcome
 
 
@@ -36,4 +36,12 @@ class Fatal:
     error: EdgewiseError
 
 
-LinkEvent = LinkUp | LinkDown | FrameReceived | Fatal
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """The cloud is there and takes no connection now (full, failing): no reason to go offline. It is asked again."""
+
+    error: Refused
+    retry_in_s: float
+
+
+LinkEvent = LinkUp | LinkDown | FrameReceived | Declined | Fatal

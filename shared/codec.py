@@ -15,6 +15,8 @@ import msgpack
 from shared.bundle import BundleIdentity
 from shared.errors import BadInput, Code, PeerError
 from shared.frames import (
+    CONNECTION,
+    VERSION,
     Beat,
     Cancel,
     Commit,
@@ -35,6 +37,7 @@ from shared.frames import (
 from shared.params import Limits, Placement, SamplingParams
 
 MAX_POSITION = 2**31 - 1
+MAX_SESSION = 2**32 - 1
 MAX_TEXT = 4096
 MAX_ITEMS = 1 << 20
 
@@ -51,12 +54,13 @@ def encode(frame: Frame) -> bytes:
 def decode(data: bytes, max_bytes: int) -> Frame:
     """The frame in `data`.
 
-    Raises PeerError: `too_large` above `max_bytes`, else `bad_frame` with the frame and field that are wrong.
+    Raises PeerError: `too_large` above `max_bytes`, `version` for a Hello or Welcome of another version, else
+    `bad_frame` with the frame and field that are wrong.
     """
     if len(data) > max_bytes:
         raise PeerError(Code.TOO_LARGE, f"a frame of {len(data)} bytes; the limit is {max_bytes}")
     try:
-        array = msgpack.unpackb(data, use_list=True, raw=False, strict_map_key=True)
+        array = msgpack.unpackb(data, use_list=True, raw=False, max_array_len=MAX_ITEMS, max_map_len=0, max_ext_len=0)
     except Exception as error:
         # msgpack raises its own and many built-in exceptions; all mean that these bytes are no frame.
         raise PeerError(Code.BAD_FRAME, f"not a msgpack value: {type(error).__name__}") from error
@@ -66,6 +70,7 @@ def decode(data: bytes, max_bytes: int) -> Frame:
     if known is None:
         raise PeerError(Code.BAD_FRAME, f"unknown frame tag {array[0]}; known: 1 to {max(_FIELDS)}")
     kind, checks = known
+    _check_version(kind, array)
     if len(array) - 1 != len(checks):
         raise PeerError(Code.BAD_FRAME, f"{kind.__name__} has {len(checks)} fields after its tag, not {len(array) - 1}")
     values = []
@@ -78,6 +83,12 @@ def decode(data: bytes, max_bytes: int) -> Frame:
         return kind(*values)
     except ValueError as error:
         raise PeerError(Code.BAD_FRAME, f"{kind.__name__}: {error}") from error
+
+
+def _check_version(kind: type[Frame], array: list[Any]) -> None:
+    """Name another version as such: its Hello and Welcome begin like ours, whatever fields follow."""
+    if kind in (Hello, Welcome) and len(array) > 2 and type(array[2]) is int and array[2] != VERSION:
+        raise PeerError(Code.VERSION, f"this side speaks version {VERSION} of the protocol, the other {array[2]}")
 
 
 def _plain(value: Any) -> Any:
@@ -100,6 +111,12 @@ def _integer(low: int, high: int) -> Check:
         return value
 
     return check
+
+
+def _connection(value: Any) -> int:
+    if type(value) is not int or value != CONNECTION:
+        raise ValueError(f"must be {CONNECTION}, since this frame is about the connection, not {_short(value)}")
+    return value
 
 
 def _number(value: Any) -> float:
@@ -172,6 +189,9 @@ def _identity(value: Any) -> BundleIdentity:
 
 
 def _short(value: Any) -> str:
+    # Only scalars are shown: the repr of a nested array can be deeper than the interpreter's stack.
+    if not isinstance(value, str | int | float | None):
+        return f"{type(value).__name__} of {len(value)}" if isinstance(value, bytes | list) else type(value).__name__
     shown = repr(value)
     return shown if len(shown) <= 60 else f"{type(value).__name__} {shown[:40]}…"
 
@@ -180,7 +200,8 @@ _POSITION = _integer(0, MAX_POSITION)
 _COUNT = _integer(0, MAX_POSITION)
 _U64 = _integer(0, 2**64 - 1)
 _TOKENS = _tuple_of(_integer(0, MAX_POSITION))
-_SESSION = _integer(0, 2**32 - 1)
+_SESSION = _integer(1, MAX_SESSION)
+_ANY_SESSION = _integer(CONNECTION, MAX_SESSION)
 _HIDDEN = _optional(_record(HiddenRows, _text, _POSITION, _blob))
 _PARAMS = _record(SamplingParams, _U64, _number, _COUNT, _number, _number, _number, _number, _number)
 _LIMITS = _record(Limits, _COUNT, _COUNT, _COUNT, _COUNT, _COUNT, _COUNT, _tuple_of(_text))
@@ -192,8 +213,8 @@ def _fields(kind: type[Frame], *checks: Check) -> tuple[type[Frame], dict[str, C
 
 
 _CATALOGUE = (
-    _fields(Hello, _SESSION, _COUNT, _identity, _optional(_text)),
-    _fields(Welcome, _SESSION, _COUNT, _identity, _LIMITS),
+    _fields(Hello, _connection, _COUNT, _identity, _optional(_text)),
+    _fields(Welcome, _connection, _COUNT, _identity, _LIMITS),
     _fields(
         Open,
         _SESSION,
@@ -211,8 +232,8 @@ _CATALOGUE = (
     _fields(Steer, _SESSION, _one_of(Placement)),
     _fields(Cancel, _SESSION),
     _fields(Finish, _SESSION, _POSITION, _U64, _one_of(FinishReason)),
-    _fields(Refuse, _SESSION, _one_of(Code), _text, _optional(_seconds), _tuple_of(_text)),
-    _fields(Beat, _SESSION, _U64, _boolean),
-    _fields(Drain, _SESSION, _seconds),
+    _fields(Refuse, _ANY_SESSION, _one_of(Code), _text, _optional(_seconds), _tuple_of(_text)),
+    _fields(Beat, _connection, _U64, _boolean),
+    _fields(Drain, _connection, _seconds),
 )
 _FIELDS = {kind.TAG: (kind, checks) for kind, checks in _CATALOGUE}

@@ -113,6 +113,8 @@ class Draft:
     hidden: HiddenRows | None = None
 
     def __post_init__(self) -> None:
+        if self.hidden is not None and self.hidden.first > self.at:
+            raise ValueError(f"hidden rows from position {self.hidden.first} on leave a gap: the draft is at {self.at}")
         if self.parents is None:
             return
         if len(self.parents) != len(self.tokens):
@@ -139,6 +141,10 @@ class Commit:
     drafted: int
     timings: Timings
     deep: HiddenRows | None = None
+
+    def __post_init__(self) -> None:
+        if self.accepted > min(len(self.tokens), self.drafted):
+            raise ValueError(f"{self.accepted} accepted, of {self.drafted} drafted and {len(self.tokens)} tokens")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from math import isfinite
 
 from shared.errors import BadInput
 
@@ -41,16 +40,19 @@ class SamplingParams:
     def __post_init__(self) -> None:
         _require(0 <= self.seed < 2**64, "seed", self.seed, "a whole number from 0 to 2^64 - 1")
         _require(
-            isfinite(self.temperature) and 0 <= self.temperature <= 100, "temperature", self.temperature, "0 to 100"
+            self.temperature == 0 or 0.001 <= self.temperature <= 100,
+            "temperature",
+            self.temperature,
+            "0 (greedy), or 0.001 to 100",
         )
         _require(self.top_k >= 0, "top_k", self.top_k, "0 (off) or more")
         _require(0 < self.top_p <= 1, "top_p", self.top_p, "above 0, at most 1")
         _require(0 <= self.min_p < 1, "min_p", self.min_p, "0 or more, below 1")
         _require(
-            isfinite(self.repetition_penalty) and self.repetition_penalty > 0,
+            0.01 <= self.repetition_penalty <= 100,
             "repetition_penalty",
             self.repetition_penalty,
-            "above 0",
+            "0.01 to 100",
         )
         for name in ("presence_penalty", "frequency_penalty"):
             _require(-2 <= getattr(self, name) <= 2, name, getattr(self, name), "-2 to 2")

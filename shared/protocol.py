@@ -34,8 +34,8 @@ from shared.frames import (
 )
 from shared.params import Limits
 
-# What a device accepts before the Welcome tells the real bound.
-HANDSHAKE_BYTES = 1 << 20
+# What either side accepts during the handshake: nobody has shown a token yet, and the Welcome tells the real bound.
+HANDSHAKE_BYTES = 1 << 16
 
 CLOSE_CODES = {
     Code.TOO_LARGE: 1009,
@@ -82,7 +82,8 @@ class Protocol:
             return
         try:
             frame = decode(data, self.max_frame_bytes)
-            if isinstance(frame, Beat):
+            # No Beat keeps a connection alive that has not shown who it is.
+            if isinstance(frame, Beat) and self.state is State.READY:
                 self._on_beat(frame)
             else:
                 self._on_frame(frame)
@@ -100,12 +101,14 @@ class Protocol:
         return messages
 
     def send_beat(self, nonce: int) -> None:
-        """Ask the other side for a sign of life; its echo comes out of `frames()`."""
+        """Ask the other side for a sign of life; its echo comes out of `frames()`. Call it after the handshake."""
+        assert self.state is not State.HANDSHAKE, "no Welcome yet"
         self._send(Beat(CONNECTION, nonce, echo=False))
 
     def fail(self, error: PeerError) -> None:
         """End the connection because the other side broke the protocol."""
-        self.error = error
+        if self.state is not State.CLOSING:
+            self.error = error
         self._close(error.code, error.message)
 
     def _on_beat(self, beat: Beat) -> None:
@@ -122,6 +125,8 @@ class Protocol:
             self._outgoing.append(encode(frame))
 
     def _close(self, code: Code, message: str) -> None:
+        if self.state is State.CLOSING:
+            return
         self.state = State.CLOSING
         # RFC 6455 allows 123 bytes for a reason.
         reason = f"{code}: {message}".encode()[:123].decode(errors="ignore")
@@ -162,8 +167,6 @@ class EdgeProtocol(Protocol):
                 raise PeerError(Code.OUT_OF_ORDER, f"{type(frame).__name__} is not expected here")
 
     def _on_welcome(self, welcome: Welcome) -> None:
-        if welcome.version != VERSION:
-            raise PeerError(Code.VERSION, f"the cloud speaks version {welcome.version}, this device {VERSION}")
         differs = self.identity.differences(welcome.identity)
         if differs:
             raise PeerError(Code.BUNDLE_MISMATCH, f"the cloud's bundle differs in {', '.join(differs)}")
@@ -180,10 +183,11 @@ class CloudProtocol(Protocol):
     """
 
     def __init__(self, identity: BundleIdentity, limits: Limits, token: str | None) -> None:
-        super().__init__(limits.max_frame_bytes)
+        super().__init__(HANDSHAKE_BYTES)
         self.identity = identity
         self.limits = limits
         self._token = token
+        self._draining = False
         self._open: set[int] = set()
         self._last_session = CONNECTION
 
@@ -204,7 +208,8 @@ class CloudProtocol(Protocol):
             self._send(frame)
 
     def drain(self, grace: float) -> None:
-        """Tell the device to resume elsewhere."""
+        """Tell the device to resume elsewhere; sessions that are open go on, new ones are refused."""
+        self._draining = True
         if self.state is State.READY:
             self._send(Drain(CONNECTION, grace))
 
@@ -234,8 +239,6 @@ class CloudProtocol(Protocol):
                 raise PeerError(Code.OUT_OF_ORDER, f"{type(frame).__name__} is not expected here")
 
     def _on_hello(self, hello: Hello) -> None:
-        if hello.version != VERSION:
-            raise PeerError(Code.VERSION, f"this cloud speaks version {VERSION}, the device {hello.version}")
         if self._token is not None and not hmac.compare_digest((hello.token or "").encode(), self._token.encode()):
             raise PeerError(Code.UNAUTHORIZED, "the bearer token is missing or wrong")
         differs = self.identity.differences(hello.identity)
@@ -247,6 +250,7 @@ class CloudProtocol(Protocol):
             self._refuse(Refuse(CONNECTION, Code.BUNDLE_MISMATCH, message, differs=tuple(differs)))
             return
         self._send(Welcome(CONNECTION, VERSION, self.identity, self.limits))
+        self.max_frame_bytes = self.limits.max_frame_bytes
         self.state = State.READY
 
     def _on_open(self, frame: Open) -> None:
@@ -255,15 +259,14 @@ class CloudProtocol(Protocol):
                 Code.OUT_OF_ORDER, f"session {frame.session} is not above {self._last_session}, the last one opened"
             )
         self._last_session = frame.session
-        self._open.add(frame.session)
-        self._frames.append(frame)
-        if len(self._open) > self.limits.max_sessions:
-            self._frames.pop()
-            self.finish(
-                Refuse(
-                    frame.session, Code.BUSY, f"{self.limits.max_sessions} sessions are open on this connection", 1.0
-                )
-            )
+        if self._draining:
+            self._send(Refuse(frame.session, Code.DRAINING, "this server is going; resume on a new connection"))
+        elif len(self._open) >= self.limits.max_sessions:
+            message = f"{self.limits.max_sessions} sessions are open on this connection"
+            self._send(Refuse(frame.session, Code.BUSY, message, 1.0))
+        else:
+            self._open.add(frame.session)
+            self._frames.append(frame)
 
     def _on_session_frame(self, frame: Draft | Steer | Cancel) -> None:
         if frame.session in self._open:

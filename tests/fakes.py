@@ -3,11 +3,13 @@
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cloud.batch import Batch, Verdict
+from cloud.engine import BatchVerifier
 from cloud.scheduler import Scheduler, SchedulerLimits
 from cloud.sequence import ModelShape
 from edge.link_events import FrameReceived, LinkDown, LinkEvent, LinkUp
@@ -17,6 +19,8 @@ from shared.errors import LinkLost
 from shared.frames import CONNECTION, VERSION, Cancel, Draft, Frame, Open, Steer, Welcome
 from shared.params import Limits, SamplingParams
 from shared.sampling import choose
+
+V = TypeVar("V", bound=BatchVerifier)
 
 VOCAB = 32
 WIDTH = 8
@@ -106,7 +110,7 @@ class ToyDraftModel:
         pass
 
 
-class LocalCloud:
+class LocalCloud(Generic[V]):
     """The real scheduler behind a channel without sockets. Frames pass through their bytes on the way.
 
     `weather` is called before each event is handed out; what it returns happens: "cut", "restore", "repeat" (the last
@@ -115,14 +119,16 @@ class LocalCloud:
 
     def __init__(
         self,
-        verifier: ToyVerifier,
+        verifier: V,
         limits: Limits | None = None,
         weather: Callable[[], str | None] = lambda: None,
+        shape: ModelShape | None = None,
     ) -> None:
         self.limits = limits or Limits(max_context=512)
         self.verifier = verifier
         self.weather = weather
-        self.scheduler = Scheduler(ModelShape(VOCAB, WIDTH, self.limits.max_context), self.limits, SchedulerLimits())
+        shape = shape or ModelShape(VOCAB, WIDTH, self.limits.max_context)
+        self.scheduler = Scheduler(shape, self.limits, SchedulerLimits())
         self.bytes_up = 0
         self.bytes_down = 0
         self.up = False

@@ -35,6 +35,8 @@ from shared.trie import prefix_hash
 from tests.fakes import EOS, IDENTITY, ToyModel, ToyVerifier
 from tests.servers import LIMITS, Running, running_server
 
+pytestmark = pytest.mark.anyio
+
 PROMPT = (5, 6, 7)
 TOKEN = "a-long-enough-token"
 
@@ -222,9 +224,10 @@ async def test_health_metrics_and_unknown_paths(server: Running) -> None:
         assert health.status_code == 200 and health.json()["bundle"] == IDENTITY.id
         async with await greeted(server) as socket:
             await say(socket, open_frame())
-            await answer(socket)
+            _, finish = await answer(socket)
+            assert isinstance(finish, Finish)
         text = (await client.get("/metrics")).text
-        assert 'edgewise:finished_total{reason="length"}' in text
+        assert f'edgewise:finished_total{{reason="{finish.reason}"}}' in text
         assert "edgewise:spec_decode_num_accepted_tokens_total" in text
         missing = await client.get("/v1/nothing")
         assert missing.status_code == 404 and "GET /v1/nothing" in missing.json()["error"]["message"]

@@ -32,7 +32,7 @@ class NoText:
 
 
 def generation(
-    cloud: LocalCloud | None,
+    cloud: LocalCloud[ToyVerifier] | None,
     wrong: float,
     params: SamplingParams,
     plan: Plan,
@@ -57,7 +57,9 @@ def run(made: Generation) -> Generation:
     return made
 
 
-def connected(weather: Callable[[], str | None] = lambda: None, limits: Limits | None = None) -> LocalCloud:
+def connected(
+    weather: Callable[[], str | None] = lambda: None, limits: Limits | None = None
+) -> LocalCloud[ToyVerifier]:
     cloud = LocalCloud(ToyVerifier(ToyModel(1)), limits=limits, weather=weather)
     cloud.connect()
     return cloud

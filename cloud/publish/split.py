@@ -1,0 +1,166 @@
+"""What goes to the device: the embedding, the first N layers, the exit block, the last norm and the head."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloud.gguf_file import GgufFile
+from cloud.gguf_model import GgufModel
+from cloud.publish.q4_blocks import BlockWeights, carry_blocks, quantise
+from cloud.safetensors_folder import SafetensorsFolder
+from cloud.source import ModelSource, SourceKind
+from shared.errors import BadInput
+
+Weights = BlockWeights | NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """y = x W^T + bias. `weights` is `[outputs, inputs]`, as blocks or float32; `bias` float32 `[outputs]`."""
+
+    weights: Weights
+    bias: NDArray[np.float32] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One decoder layer. Norms are float32 `[d]`, those of q and k `[head_dim]` (Qwen3 only)."""
+
+    input_norm: NDArray[np.float32]
+    q: Linear
+    k: Linear
+    v: Linear
+    q_norm: NDArray[np.float32] | None
+    k_norm: NDArray[np.float32] | None
+    o: Linear
+    ffn_norm: NDArray[np.float32]
+    gate: Linear
+    up: Linear
+    down: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """The numbers that a graph is built from."""
+
+    n_layers: int
+    hidden_size: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    eps: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceHalf:
+    """The device's part of a model. `blocks` are the first N layers and then the exit block.
+
+    The exit block reads the residual at the cut plus `shift`, float32 `[d]`. `head` is the same object as `embedding`
+    where they are tied; both are `[vocab, d]`.
+    """
+
+    shape: ModelShape
+    config: Mapping[str, Any]
+    embedding: Weights
+    blocks: tuple[Block, ...]
+    shift: NDArray[np.float32]
+    norm: NDArray[np.float32]
+    head: Weights
+
+
+class _Tensors:
+    """Reads a source's tensors by Hugging Face name, in blocks or as float32."""
+
+    def __init__(self, source: ModelSource, in_blocks: bool) -> None:
+        self._in_blocks = in_blocks
+        self._gguf = GgufModel(GgufFile(source.path)) if source.kind is SourceKind.GGUF else None
+        if self._gguf is None:
+            folder = SafetensorsFolder(source.path)
+            files = folder.tensor_files()
+            self.names = frozenset(files)
+            self._read: Callable[[str], NDArray[np.float32]] = lambda name: folder.values(files[name], name)
+        else:
+            gguf = self._gguf
+            self.names = gguf.names
+            self._read = lambda name: gguf.tensor(name).values()
+        self._path = source.path
+
+    def vector(self, name: str) -> NDArray[np.float32]:
+        """One tensor as float32; BadInput if the source lacks it."""
+        if name not in self.names:
+            raise BadInput(f"{self._path} lacks the tensor {name}")
+        return np.ascontiguousarray(self._read(name))
+
+    def optional(self, name: str) -> NDArray[np.float32] | None:
+        return self.vector(name) if name in self.names else None
+
+    def matrix(self, name: str) -> Weights:
+        """A weight matrix: a GGUF's own blocks where the operator can hold them, else rounded to 4 bits."""
+        if not self._in_blocks:
+            return self.vector(name)
+        if self._gguf is not None and name in self.names:
+            blocks = carry_blocks(self._gguf.tensor(name))
+            if blocks is not None:
+                return blocks
+        return quantise(self.vector(name))
+
+    def linear(self, name: str) -> Linear:
+        return Linear(self.matrix(name + ".weight"), self.optional(name + ".bias"))
+
+    def block(self, layer: int) -> Block:
+        at = f"model.layers.{layer}."
+        return Block(
+            self.vector(at + "input_layernorm.weight"),
+            self.linear(at + "self_attn.q_proj"),
+            self.linear(at + "self_attn.k_proj"),
+            self.linear(at + "self_attn.v_proj"),
+            self.optional(at + "self_attn.q_norm.weight"),
+            self.optional(at + "self_attn.k_norm.weight"),
+            self.linear(at + "self_attn.o_proj"),
+            self.vector(at + "post_attention_layernorm.weight"),
+            self.linear(at + "mlp.gate_proj"),
+            self.linear(at + "mlp.up_proj"),
+            self.linear(at + "mlp.down_proj"),
+        )
+
+
+def model_shape(config: Mapping[str, Any]) -> ModelShape:
+    """The shape that a config.json describes."""
+    heads = config["num_attention_heads"]
+    return ModelShape(
+        n_layers=config["num_hidden_layers"],
+        hidden_size=config["hidden_size"],
+        n_heads=heads,
+        n_kv_heads=config.get("num_key_value_heads") or heads,
+        head_dim=config.get("head_dim") or config["hidden_size"] // heads,
+        vocab_size=config["vocab_size"],
+        eps=config["rms_norm_eps"],
+    )
+
+
+def check_cut(config: Mapping[str, Any], cut: int) -> None:
+    """Raises BadInput unless at least one layer lies on each side of the cut."""
+    layers = config["num_hidden_layers"]
+    if not 1 <= cut < layers:
+        raise BadInput(f"a cut at {cut} is not possible: the model has {layers} layers, so use 1 to {layers - 1}")
+
+
+def split(source: ModelSource, cut: int, in_blocks: bool, shift: NDArray[np.float32]) -> DeviceHalf:
+    """Read the device's part; in 4- and 8-bit blocks, or in float32. Raises BadInput for a cut that can't be."""
+    check_cut(source.config, cut)
+    tensors = _Tensors(source, in_blocks)
+    shape = model_shape(source.config)
+    embedding = tensors.matrix("model.embed_tokens.weight")
+    return DeviceHalf(
+        shape=shape,
+        config=source.config,
+        embedding=embedding,
+        blocks=tuple(tensors.block(layer) for layer in (*range(cut), shape.n_layers - 1)),
+        shift=shift,
+        norm=tensors.vector("model.norm.weight"),
+        head=tensors.matrix("lm_head.weight") if "lm_head.weight" in tensors.names else embedding,
+    )

@@ -1,0 +1,154 @@
+"""Whole answers with device and cloud on one core each: speed, passes and where the time goes, by placement.
+
+python -m scripts.bench_decode --json decode.json
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from edge.config import DeviceConfig, find_bundle
+from edge.device import Device
+from edge.generation import Plan
+from edge.pacing import FixedPacing
+from edge.report import answer_report
+from edge.tokenizer import Message
+from scripts.prompts import load_prompts
+from scripts.verifier_process import verifier_process
+from shared.params import Placement
+from shared.settings import home_folder
+
+DEVICE_CORE, CLOUD_CORE = 0, 1
+STAGES = ("draft", "send", "queue", "verify", "link", "commit")
+
+
+def answers(config: DeviceConfig, prompts: Sequence[str]) -> list[dict[str, Any]]:
+    """The report of each answer."""
+    reports = []
+    with Device(config) as device:
+        for prompt in track(prompts, description=f"{config.plan.placement:<6}", console=Console(stderr=True)):
+            made, text = device.chat([Message("user", prompt)])
+            for _ in made.run():
+                pass
+            reports.append(answer_report(made, text.finish()))
+    return reports
+
+
+def summarise(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Means over answers, weighted by their tokens; stage times over their windows."""
+    tokens = sum(r["completion_tokens"] for r in reports)
+    seconds = sum(r["completion_tokens"] / r["tokens_per_s"] for r in reports if r["tokens_per_s"])
+    passes = sum(r["cloud_passes"] for r in reports)
+    stages = {
+        stage: _mean([r["stage_ms"][stage] for r in reports if r["stage_ms"][stage] is not None]) for stage in STAGES
+    }
+    depths = max((len(r["acceptance_by_depth"]) for r in reports), default=0)
+    return {
+        "tokens": tokens,
+        "tokens_per_s": round(tokens / seconds, 3) if seconds else 0.0,
+        "passes_per_token": round(passes / tokens, 4) if tokens else None,
+        "tokens_per_pass": round(tokens / passes, 4) if passes else None,
+        "acceptance_by_depth": [
+            _mean([r["acceptance_by_depth"][d] for r in reports if len(r["acceptance_by_depth"]) > d])
+            for d in range(depths)
+        ],
+        "bytes_up_per_token": _mean([r["bytes_up_per_token"] for r in reports]),
+        "bytes_down_per_token": _mean([r["bytes_down_per_token"] for r in reports]),
+        "ttft_ms": _mean([r["ttft_ms"] for r in reports]),
+        "stage_ms": stages,
+    }
+
+
+def run(model: str, bundle: Path, home: Path, prompts: Sequence[str], max_tokens: int, dtype: str) -> dict[str, Any]:
+    """All placements against one verifier; the figures by placement."""
+    os.sched_setaffinity(0, {DEVICE_CORE})
+    cloud_core = CLOUD_CORE % (os.cpu_count() or 1)
+    report: dict[str, Any] = {"dtype": dtype, "prompts": len(prompts), "max_tokens": max_tokens}
+    pacing = FixedPacing(4, 4)
+    plans = {p.value: Plan(placement=p, pacing=pacing) for p in Placement}
+    plans["edge hidden fp16"] = Plan(placement=Placement.EDGE, pacing=pacing, hidden="fp16")
+    options = ["--dtype", dtype, "--threads", "1"]
+    with verifier_process(model, bundle, home, options, cores={cloud_core}) as verifier:
+        texts = {}
+        for name, plan in plans.items():
+            reports = answers(DeviceConfig(bundle, verifier.url, max_tokens=max_tokens, plan=plan), prompts)
+            report[name] = summarise(reports)
+            texts[name] = [r["token_ids"] for r in reports]
+    report["edge_equals_ar"] = texts["edge"] == texts["ar"]
+    # The cloud's cost beside the draft's length is the verifier's alone, so it is measured without the network.
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "verify.json"
+        command = [sys.executable, "-m", "scripts.bench_verify", "--model", model, "--dtype", dtype, "--json", str(out)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        verify = json.loads(out.read_text(encoding="utf-8"))
+    report["verify8_over_verify1"] = verify["verify8_over_verify1"]
+    report["verify_rows_ms"] = verify["verify_rows_ms"]
+    stages = report["edge"]["stage_ms"]
+    # `link` is measured from the start of sending, so it holds `send`.
+    report["protocol_ms_per_window"] = round(stages["queue"] + stages["link"] + stages["commit"], 4)
+    return report
+
+
+def show(report: dict[str, Any], console: Console) -> None:
+    """The table, and the figures that matter in one line each."""
+    table = Table(title=f"{report['prompts']} prompts, {report['dtype']}, device and cloud on one core each")
+    names = [name for name, value in report.items() if isinstance(value, dict) and "tokens_per_s" in value]
+    for column in ("", *names):
+        table.add_column(column, justify="left" if not column else "right")
+    for label in ("tokens_per_s", "tokens_per_pass", "passes_per_token", "bytes_up_per_token", "bytes_down_per_token"):
+        table.add_row(label, *(_cell(report[name][label]) for name in names))
+    table.add_row("ttft_ms", *(_cell(report[name]["ttft_ms"]) for name in names))
+    for stage in STAGES:
+        table.add_row(f"{stage} ms", *(_cell(report[name]["stage_ms"][stage]) for name in names))
+    table.add_row(
+        "acceptance by depth",
+        *(" ".join(f"{rate:.2f}" for rate in report[name]["acceptance_by_depth"]) or "–" for name in names),
+    )
+    console.print(table)
+    console.print(f"protocol, codec and scheduling: [bold]{report['protocol_ms_per_window']:.3f} ms[/] a window")
+    console.print(f"a pass over 8 drafts costs [bold]{report['verify8_over_verify1']:.2f}x[/] a pass over none")
+    console.print(f"edge and ar wrote the same tokens: [bold]{report['edge_equals_ar']}[/]")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(prog="bench_decode", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--bundle", type=Path, help="default: the only one in the home folder")
+    parser.add_argument("--data", type=Path, help="a JSONL file of prompts")
+    parser.add_argument("--prompts", type=int, default=6)
+    parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--dtype", default="bf16")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    arguments = parser.parse_args(argv)
+    home = home_folder(os.environ)
+    bundle = find_bundle(arguments.bundle, home)
+    prompts = load_prompts(arguments.data, arguments.prompts)
+    report = run(arguments.model, bundle, home, prompts, arguments.max_tokens, arguments.dtype)
+    show(report, Console())
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(sum(known) / len(known), 4) if known else None
+
+
+def _cell(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
