@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
 from cloud.config import ServeConfig
 from cloud.progress import StageProgress
@@ -31,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         return int(arguments.command(arguments, os.environ))
     except EdgewiseError as error:
-        Console(stderr=True).print(f"[red]error:[/] {error}", highlight=False)
+        Console(stderr=True).print(Text.assemble(("error:", "red"), f" {error}"), soft_wrap=True)
         return EXIT_BAD_INPUT
     except KeyboardInterrupt:
         return 130

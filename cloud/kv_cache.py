@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 # Buffers end on a multiple of this, so that attention can read whole blocks (`cloud.attention`).
-BLOCK = 64
-FIRST_CAPACITY = 256
+BLOCK = 256
+FIRST_CAPACITY = BLOCK
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from rich.console import Console
 from edge.config import DEFAULT_CLOUD, DeviceConfig, find_bundle
 from edge.conversation import converse
 from edge.device import Device
+from edge.display import notice
 from edge.generation import Plan, WhenBack
 from edge.pacing import FixedPacing
 from edge.report import answer_report
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with Device(_config(arguments, os.environ)) as device:
             return int(arguments.command(arguments, device))
     except EdgewiseError as error:
-        console.print(f"[red]error:[/] {error}", highlight=False, markup=True)
+        notice(console, "red", "error:", error)
         return EXIT_REFUSED if isinstance(error, Refused | PeerError) else EXIT_BAD_INPUT
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -51,13 +52,19 @@ def _parser(settings: Settings) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="answer one prompt", allow_abbrev=False)
     run.set_defaults(command=_run)
-    run.add_argument("prompt", help="what to ask")
+    run.add_argument("prompt", type=_words, help="what to ask")
     run.add_argument("--json", action="store_true", help="print one JSON report instead of the text")
     chat = commands.add_parser("chat", help="talk; Ctrl-C stops an answer, Ctrl-D ends", allow_abbrev=False)
     chat.set_defaults(command=_chat)
     for command in (run, chat):
         _answer_flags(command, settings)
     return parser
+
+
+def _words(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("is empty; say something")
+    return text
 
 
 def _answer_flags(parser: argparse.ArgumentParser, settings: Settings) -> None:
@@ -94,6 +101,16 @@ def _config(arguments: argparse.Namespace, environment: Mapping[str, str]) -> De
     window = arguments.draft_length if arguments.window is None else arguments.window
     if arguments.hidden is not None and arguments.hidden not in DTYPES:
         raise BadInput(f"--hidden {arguments.hidden} is no codec; use {' or '.join(DTYPES)}")
+    params = SamplingParams(
+        seed=arguments.seed,
+        temperature=arguments.temperature,
+        top_k=arguments.top_k,
+        top_p=arguments.top_p,
+        min_p=arguments.min_p,
+        repetition_penalty=arguments.repetition_penalty,
+        presence_penalty=arguments.presence_penalty,
+        frequency_penalty=arguments.frequency_penalty,
+    )
     return DeviceConfig(
         bundle=find_bundle(arguments.bundle, home_folder(environment)),
         cloud=arguments.cloud,
@@ -103,16 +120,7 @@ def _config(arguments: argparse.Namespace, environment: Mapping[str, str]) -> De
         max_tokens=arguments.max_tokens,
         stops=tuple(arguments.stop),
         system=arguments.system,
-        params=SamplingParams(
-            seed=arguments.seed,
-            temperature=arguments.temperature,
-            top_k=arguments.top_k,
-            top_p=arguments.top_p,
-            min_p=arguments.min_p,
-            repetition_penalty=arguments.repetition_penalty,
-            presence_penalty=arguments.presence_penalty,
-            frequency_penalty=arguments.frequency_penalty,
-        ),
+        params=params,
         plan=Plan(
             placement=Placement.LOCAL if arguments.local else arguments.placement,
             pacing=FixedPacing(arguments.draft_length, window),
@@ -123,8 +131,6 @@ def _config(arguments: argparse.Namespace, environment: Mapping[str, str]) -> De
 
 
 def _run(arguments: argparse.Namespace, device: Device) -> int:
-    if not arguments.prompt.strip():
-        raise BadInput("the prompt is empty; say something")
     made, text = device.chat([Message("user", arguments.prompt)])
     console = Console(stderr=True)
     speaker = Speaker(None if arguments.json else Console(), console)

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from edge.generation import Plan
 from shared.errors import BadInput
@@ -30,9 +29,6 @@ class DeviceConfig:
     plan: Plan = field(default_factory=Plan)
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.cloud)
-        if parts.scheme not in ("ws", "wss") or not parts.hostname:
-            raise BadInput(f"--cloud {self.cloud} is no address of a cloud; use ws://HOST:PORT or wss://HOST:PORT")
         if self.max_tokens < 1:
             raise BadInput(f"--max-tokens is {self.max_tokens}; it must be 1 or more")
         if self.plan.hidden is not None and self.plan.placement is not Placement.EDGE:

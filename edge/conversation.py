@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from rich.console import Console
 
 from edge.device import Device
+from edge.display import notice
 from edge.report import answer_report
 from edge.speaker import Speaker
 from edge.tokenizer import Message
@@ -31,7 +32,7 @@ def converse(device: Device, screen: Console, notices: Console, lines: Iterable[
         try:
             answered = _turn(device, speaker, notices, history)
         except (BadInput, Refused) as error:
-            notices.print(f"[red]error:[/] {error}", highlight=False)
+            notice(notices, "red", "error:", error)
             history.pop()
             continue
         history.append(Message("assistant", answered))

@@ -9,7 +9,8 @@ from edge.answer_text import AnswerText
 from edge.config import DeviceConfig
 from edge.drafter import Drafter
 from edge.generation import Generation
-from edge.link import Link, LinkConfig
+from edge.link import Link
+from edge.link_config import LinkConfig
 from edge.onnx_model import open_model
 from edge.tokenizer import BundleTokenizer, Message
 from edge.uplink import Uplink

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from edge.answer import Answer
 from edge.drafter import Drafter
-from edge.link_events import Fatal, FrameReceived, LinkDown, LinkEvent, LinkUp
+from edge.link_events import Declined, Fatal, FrameReceived, LinkDown, LinkEvent, LinkUp
 from edge.pacing import FixedPacing
 from edge.statistics import Statistics
 from edge.uplink import Uplink
@@ -93,7 +93,7 @@ class Generation:
     @property
     def alone(self) -> bool:
         """Whether the device now writes without the cloud."""
-        return self._uplink is None or (self._uplink.decided and not self._uplink.up)
+        return self._uplink is None or self._uplink.lost
 
     def run(self) -> Iterator[None]:
         """Make the answer; yields whenever there is something new to show.
@@ -226,6 +226,11 @@ class Generation:
                 self._session = None
                 self._sent_at = None
                 self._retry_at = None
+            case Declined(error=refused, retry_in_s=wait):
+                self._session = None
+                self._sent_at = None
+                if not self.alone:
+                    self._be_patient(refused, wait)
             case Fatal(error=error):
                 self._session = None
                 raise error
@@ -277,19 +282,24 @@ class Generation:
             self._session = None
 
     def _on_refusal(self, refuse: Refuse, uplink: Uplink) -> None:
-        now = self._clock()
         if refuse.code is Code.DRAINING:
             return
         if refuse.code in REOPEN:
             self._open(uplink)
             return
+        refused = Refused(refuse.code, refuse.message, refuse.retry_after)
+        if refuse.code is not Code.BUSY or refuse.retry_after is None:
+            raise refused
+        self._be_patient(refused, refuse.retry_after)
+        self._retry_at = self._clock() + refuse.retry_after
+
+    def _be_patient(self, refused: Refused, wait: float) -> None:
+        """Let a full cloud be asked again after `wait` seconds, or raise `refused` when that has gone on too long."""
+        now = self._clock()
         if self._give_up_at is None:
             self._give_up_at = now + self._plan.busy_patience_s
-        if refuse.code is Code.BUSY and refuse.retry_after is not None:
-            self._retry_at = now + refuse.retry_after
-            if self._retry_at <= self._give_up_at:
-                return
-        raise Refused(refuse.code, refuse.message, refuse.retry_after)
+        if now + wait > self._give_up_at:
+            raise refused
 
     def _open(self, uplink: Uplink) -> None:
         if self.answer.finish_reason is not None:

@@ -53,7 +53,9 @@ def connect_failure(error: Exception, where: str, timeout_s: float, now: datetim
         case socket.gaierror():
             return LinkLost(f"the name in {where} does not resolve ({error.strerror}); check it, or the network")
         case TimeoutError():
-            return LinkLost(f"{where} did not answer within {timeout_s:g} s; check the address, a firewall, the network")
+            return LinkLost(
+                f"{where} did not answer within {timeout_s:g} s; check the address, a firewall, the network"
+            )
         case OSError():
             return _socket_failure(error, where)
         case InvalidProxy():

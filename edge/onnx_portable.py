@@ -62,7 +62,7 @@ class PortableModel:
         return logits[0, -1], hidden[0]
 
     def truncate(self, n: int) -> None:
-        """Forget all but the first `n` tokens, in every cache at once and in constant time: the next pass leaves them."""
+        """Forget all but the first `n` tokens, in every cache at once and in constant time."""
         if not 0 <= n <= self._length:
             raise ValueError(f"can't truncate to {n} tokens: {self._length} are cached")
         self._length = n

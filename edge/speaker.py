@@ -5,7 +5,7 @@ from collections.abc import Callable
 from rich.console import Console
 
 from edge.answer_text import AnswerText
-from edge.display import AnswerView, LiveView, PlainView
+from edge.display import AnswerView, LiveView, PlainView, notice
 from edge.generation import Generation
 
 
@@ -27,7 +27,7 @@ class Speaker:
             for _ in made.run():
                 if made.lost is not None and made.lost is not told:
                     told = made.lost
-                    self._notices.print(f"[yellow]no link:[/] {told}; going on alone", highlight=False)
+                    notice(self._notices, "yellow", "no link:", f"{told}; going on alone")
                 if view is not None:
                     view.update(
                         text.runs(made.answer.provenance_runs), text.provisional(made.answer.drafted), made.alone

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError, TemplateSyntaxError, meta
+from jinja2 import Template, TemplateError, TemplateSyntaxError, meta
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
@@ -96,7 +96,7 @@ class BundleTokenizer:
         except UnicodeEncodeError as error:
             raise BadInput(f"the text is not valid Unicode at character {error.start}; give UTF-8") from error
 
-    def _compile(self, source: str) -> Any:
+    def _compile(self, source: str) -> Template:
         # The environment that Hugging Face renders chat templates in (transformers, chat_template_utils).
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
         environment.filters["tojson"] = _to_json

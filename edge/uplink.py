@@ -3,7 +3,7 @@
 from itertools import count
 from typing import Protocol
 
-from edge.link_events import LinkDown, LinkEvent, LinkUp
+from edge.link_events import Declined, LinkDown, LinkEvent, LinkUp
 from shared.frames import Cancel, Draft, Open, Steer
 from shared.params import Limits
 
@@ -11,8 +11,11 @@ from shared.params import Limits
 class Channel(Protocol):
     """What carries frames: `edge.link.Link`, or a fake in tests."""
 
-    bytes_up: int
-    bytes_down: int
+    @property
+    def bytes_up(self) -> int: ...
+
+    @property
+    def bytes_down(self) -> int: ...
 
     def poll(self, timeout: float | None) -> LinkEvent | None: ...
 
@@ -20,12 +23,15 @@ class Channel(Protocol):
 
 
 class Uplink:
-    """A channel, what is known of its state, and the numbering of its sessions. Outlives single answers."""
+    """A channel, what is known of its state, and the numbering of its sessions. Outlives single answers.
+
+    `limits` are those of the connection that is up; neither up nor `lost`, the link is being made or was declined.
+    """
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self.limits: Limits | None = None
-        self.decided = False
+        self.lost = False
         self._sessions = count(1)
 
     @property
@@ -40,9 +46,10 @@ class Uplink:
         event = self.channel.poll(timeout)
         match event:
             case LinkUp(welcome=welcome):
-                self.limits = welcome.limits
-                self.decided = True
+                self.limits, self.lost = welcome.limits, False
             case LinkDown():
+                self.limits, self.lost = None, True
+            case Declined():
+                # The cloud is there, so this is not offline; a device that is alone already stays alone.
                 self.limits = None
-                self.decided = True
         return event

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from edge.config import DeviceConfig
 from edge.device import Device
-from edge.display import summary_table
+from edge.display import notice, summary_table
 from edge.generation import Generation, Plan
 from edge.pacing import FixedPacing
 from edge.report import answer_report, summary_rows
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.prompt, arguments.max_tokens, not arguments.no_cut, home_folder(os.environ), console
         )
     except EdgewiseError as error:
-        Console(stderr=True).print(f"[red]error:[/] {error}", highlight=False)
+        notice(Console(stderr=True), "red", "error:", error)
         return 2
     except KeyboardInterrupt:
         return 130

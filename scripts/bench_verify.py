@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     home = home_folder(os.environ)
     source = resolve_source(arguments.model, home, None)
-    hf_model = load_target(source, DTYPES[arguments.dtype], home)
+    hf_model = load_target(source, DTYPES[arguments.dtype])
     model = TorchModel(hf_model, cut=1, max_context=1024, device="cpu")
     medians = measure(model, arguments.context, ROWS, arguments.repeats)
     table = Table(title=f"one pass, {arguments.dtype}, one core, context {arguments.context}")

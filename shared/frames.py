@@ -13,7 +13,6 @@ from shared.errors import Code
 from shared.params import Limits, Placement, SamplingParams
 
 VERSION = 1
-SUBPROTOCOL = "edgewise.v1"
 CONNECTION = 0
 
 

@@ -11,12 +11,6 @@ from shared.errors import BadInput
 from shared.params import Placement
 
 
-@pytest.mark.parametrize("cloud", ["http://host", "host:80", "ws://", ""])
-def test_an_address_that_is_no_websocket_is_refused(cloud: str) -> None:
-    with pytest.raises(BadInput, match="use ws://HOST:PORT"):
-        DeviceConfig(Path("."), cloud=cloud)
-
-
 def test_hidden_states_need_drafts() -> None:
     with pytest.raises(BadInput, match="needs --placement edge, not ar"):
         DeviceConfig(Path("."), plan=Plan(placement=Placement.AR, hidden="fp16"))

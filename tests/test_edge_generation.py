@@ -8,10 +8,11 @@ import pytest
 from edge.answer import Answer, Provenance
 from edge.drafter import Drafter
 from edge.generation import Generation, Plan, WhenBack
+from edge.link_events import Declined
 from edge.pacing import FixedPacing
 from edge.uplink import Uplink
-from shared.errors import Refused
-from shared.frames import FinishReason
+from shared.errors import Code, Refused
+from shared.frames import Cancel, Draft, FinishReason, Open, Refuse, Steer
 from shared.params import Limits, Placement, SamplingParams
 from tests.fakes import EOS, LocalCloud, ToyDraftModel, ToyModel, ToyVerifier
 
@@ -204,3 +205,49 @@ def test_the_end_of_the_context_ends_the_answer() -> None:
     made = run(generation(connected(limits=limits), 0.0, SamplingParams(), Plan(placement=Placement.AR)))
     assert len(PROMPT) + len(made.answer.tokens) == 10
     assert made.answer.finish_reason is FinishReason.LENGTH
+
+
+class FullCloud(LocalCloud[ToyVerifier]):
+    """Refuses the first opens for want of room."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__(ToyVerifier(ToyModel(1)))
+        self.times = times
+
+    def send(self, frame: Open | Draft | Steer | Cancel) -> None:
+        if isinstance(frame, Open) and self.times:
+            self.times -= 1
+            self._answer([(0, Refuse(frame.session, Code.BUSY, "full", 0.05))])
+            return
+        super().send(frame)
+
+
+def test_a_full_cloud_is_asked_again_and_in_the_end_its_refusal_is_told() -> None:
+    cloud = FullCloud(times=3)
+    cloud.connect()
+    made = run(generation(cloud, 0.3, GREEDY, Plan()))
+    assert made.answer.tokens == alone(GREEDY) and made.statistics.local_tokens == 0
+    never = FullCloud(times=10**6)
+    never.connect()
+    with pytest.raises(Refused, match="busy: full"):
+        run(generation(never, 0.3, GREEDY, Plan(busy_patience_s=1.0)))
+
+
+def test_a_silent_session_that_was_sent_away_is_opened_again() -> None:
+    cloud = connected()
+    made = generation(cloud, 0.3, GREEDY, Plan())
+    for step, _ in enumerate(made.run()):
+        if step == 9:
+            cloud._answer([(0, Refuse(1, Code.IDLE, "silent"))])
+    assert made.answer.tokens == alone(GREEDY)
+
+
+def test_a_cloud_that_declines_connections_is_no_lost_link() -> None:
+    """Hazard 20: nothing is written alone while the cloud is there and full."""
+    cloud = connected()
+    cloud._events.clear()
+    for _ in range(3):
+        cloud._events.append(Declined(Refused(Code.BUSY, "full", 0.01), 0.01))
+    cloud.connect()
+    made = run(generation(cloud, 0.3, GREEDY, Plan()))
+    assert made.answer.tokens == alone(GREEDY) and made.statistics.local_tokens == 0

@@ -61,7 +61,8 @@ def test_each_package_belongs_to_one_distribution() -> None:
     where = pyproject["tool"]["setuptools"]["packages"]["find"]
     assert where["namespaces"] is False
     # Without namespaces setuptools takes the folders that have an __init__.py and match a pattern.
-    with_init = {module_name(path) for path in ROOT.glob("*/**/__init__.py") if ".venv" not in path.parts}
+    folders = [path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    with_init = {module_name(path) for path in modules(*folders) if path.name == "__init__.py"}
     found = {name for name in with_init if any(fnmatchcase(name, pattern) for pattern in where["include"])}
     assert {name.partition(".")[0] for name in found} == set(PACKAGES)
     assert {".".join(path.parent.relative_to(ROOT).parts) for path in modules(*PACKAGES)} == found

@@ -5,13 +5,13 @@ Rows are kept as `[T, d]` throughout; only attention sees a batch of one. Contra
 inputs   input_ids int64 `[1, T]`; logits_from int64 `[1]`, the first row to compute logits for;
          total_length int32 `[]` = tokens cached + T, and last_index int32 `[1]` = total_length - 1;
          past_key_i, past_value_i float32 `[1, kv heads, max_context, head_dim]` for each block
-outputs  logits float32 `[1, T - logits_from, vocab]`; hidden float32 `[1, T, d]`, the residual at the cut before any norm;
+outputs  logits float32 `[1, T - logits_from, vocab]`;
+         hidden float32 `[1, T, d]`, the residual at the cut before any norm;
          present_key_i, present_value_i: bind them to the buffers of the past
 
 Source: ONNX Runtime's documentation of the com.microsoft operators.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -106,7 +106,7 @@ class _FastGraph:
         return self._graph.op("Unsqueeze", self._graph.op("Gather", self._graph.constant(numbers), ids), self._ints(-1))
 
     def _block(self, index: int, block: Block, residual: str, update: str, only_from: str) -> tuple[str, str]:
-        """One decoder layer: its residual and what is to be added to it, `[T, d]` each, or the rows from `only_from`."""
+        """One decoder layer: its residual and what is to be added to it, `[T, d]` each or only rows from `only_from`."""
         graph, shape = self._graph, self._half.shape
         normed, residual = self._norm(residual, update, block.input_norm)
         attended = self._attend(index, block, normed)
@@ -217,6 +217,5 @@ def _outputs(layer: Linear) -> int:
     return layer.weights.rows if isinstance(layer.weights, BlockWeights) else len(layer.weights)
 
 
-_join: Callable[[list[NDArray[np.float32]]], NDArray[np.float32]] = lambda parts: (
-    parts[0] if len(parts) == 1 else np.concatenate(parts)
-)
+def _join(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -9,12 +9,10 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from cloud.publish.weight_files import WeightFiles
+
 OPSET = 21
 CONTRIB = "com.microsoft"
-MAX_WEIGHT_FILE = 1_000_000_000
-# ONNX's external data should begin on a page, so that a runtime may map it.
-_ALIGNMENT = 4096
-_SMALL = 1024
 
 
 class GraphWriter:
@@ -29,8 +27,7 @@ class GraphWriter:
         self._inputs: list[Any] = []
         self._outputs: list[Any] = []
         self._count = 0
-        self.weight_files: list[str] = []
-        self._at = 0
+        self._files = WeightFiles(folder, stem)
 
     def input(self, name: str, dtype: type[np.generic], shape: Sequence[int | str]) -> str:
         self._inputs.append(helper.make_tensor_value_info(name, _code(dtype), list(shape)))
@@ -47,11 +44,7 @@ class GraphWriter:
         name = self._name("w")
         self._shared[id(values)] = (values, name)
         tensor = TensorProto(name=name, data_type=_code(values.dtype.type), dims=values.shape)
-        raw = np.ascontiguousarray(values)
-        if raw.nbytes <= _SMALL:
-            tensor.raw_data = raw.tobytes()
-        else:
-            self._store(tensor, raw)
+        self._files.store(tensor, values)
         self._constants[name] = tensor
         return name
 
@@ -77,20 +70,6 @@ class GraphWriter:
     def _name(self, kind: str) -> str:
         self._count += 1
         return f"{kind}_{self._count}"
-
-    def _store(self, tensor: Any, raw: NDArray[Any]) -> None:
-        begin = -(-self._at // _ALIGNMENT) * _ALIGNMENT
-        if not self.weight_files or begin + raw.nbytes > MAX_WEIGHT_FILE:
-            self.weight_files.append(f"{self._stem}.{len(self.weight_files)}.weights")
-            begin = self._at = 0
-        with (self._folder / self.weight_files[-1]).open("ab") as file:
-            file.write(bytes(begin - self._at))
-            file.write(raw.data)
-        self._at = begin + raw.nbytes
-        tensor.data_location = TensorProto.EXTERNAL
-        where = {"location": self.weight_files[-1], "offset": str(begin), "length": str(raw.nbytes)}
-        for key, value in where.items():
-            tensor.external_data.add(key=key, value=value)
 
 
 def _code(dtype: type[np.generic]) -> int:

@@ -75,8 +75,8 @@ class DeviceHalf:
 class _Tensors:
     """Reads a source's tensors by Hugging Face name, in blocks or as float32."""
 
-    def __init__(self, source: ModelSource, in_blocks: bool) -> None:
-        self._in_blocks = in_blocks
+    def __init__(self, source: ModelSource, max_bits: int) -> None:
+        self._max_bits = max_bits
         self._gguf = GgufModel(GgufFile(source.path)) if source.kind is SourceKind.GGUF else None
         if self._gguf is None:
             folder = SafetensorsFolder(source.path)
@@ -99,13 +99,15 @@ class _Tensors:
         return self.vector(name) if name in self.names else None
 
     def matrix(self, name: str) -> Weights:
-        """A weight matrix: a GGUF's own blocks where the operator can hold them, else rounded to 4 bits."""
-        if not self._in_blocks:
+        """A weight matrix: a GGUF's own numbers, in blocks where they may be, else rounded to 4 bits."""
+        if self._max_bits == 0:
             return self.vector(name)
         if self._gguf is not None and name in self.names:
             blocks = carry_blocks(self._gguf.tensor(name))
-            if blocks is not None:
+            if blocks is not None and blocks.bits <= self._max_bits:
                 return blocks
+            if blocks is not None:
+                return blocks.values()
         return quantise(self.vector(name))
 
     def linear(self, name: str) -> Linear:
@@ -149,10 +151,13 @@ def check_cut(config: Mapping[str, Any], cut: int) -> None:
         raise BadInput(f"a cut at {cut} is not possible: the model has {layers} layers, so use 1 to {layers - 1}")
 
 
-def split(source: ModelSource, cut: int, in_blocks: bool, shift: NDArray[np.float32]) -> DeviceHalf:
-    """Read the device's part; in 4- and 8-bit blocks, or in float32. Raises BadInput for a cut that can't be."""
+def split(source: ModelSource, cut: int, max_bits: int, shift: NDArray[np.float32]) -> DeviceHalf:
+    """Read the device's part. Raises BadInput for a cut that can't be.
+
+    Matrices are in blocks of at most `max_bits`: 0 keeps all in float32, 4 those that a GGUF stores in 8 bits, 8 none.
+    """
     check_cut(source.config, cut)
-    tensors = _Tensors(source, in_blocks)
+    tensors = _Tensors(source, max_bits)
     shape = model_shape(source.config)
     embedding = tensors.matrix("model.embed_tokens.weight")
     return DeviceHalf(
