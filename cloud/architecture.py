@@ -10,7 +10,7 @@ SUPPORTED = ("llama", "mistral", "qwen2", "qwen3")
 
 
 def check_supported(config: Mapping[str, Any], where: str) -> None:
-    """Raises BadInput, naming what isn't supported: architecture, sliding window, rope kind, activation, quantisation."""
+    """Raises BadInput, naming what isn't supported: model type, sliding window, rope kind, activation, quantisation."""
     kind = config.get("model_type")
     if kind not in SUPPORTED:
         raise BadInput(f"{where}: model type {kind!r} is not supported; {', '.join(SUPPORTED)} are")

@@ -37,7 +37,7 @@ class Attention(Protocol):
     """How the rows of one pass attend. Made once a pass, called by each layer."""
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        """Store the new keys and values [1, kv_heads, rows, d], attend: query [1, heads, rows, d] → [1, rows, heads, d]."""
+        """Keep key and value [1, kv_heads, rows, d], then attend: query [1, heads, rows, d] → [1, rows, heads, d]."""
         ...
 
 

@@ -4,9 +4,8 @@ A packed layer also gives each row the same bits whatever other rows come with i
 picks its kernel by the number of rows, so the rows are cut or filled up to counts that share one kernel.
 """
 
-from typing import Any
-
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 # Counts of rows that give the same bits for each row: bf16 kernels change their order of addition above the first
@@ -33,7 +32,7 @@ class PackedLinear(nn.Module):
         rows = x.reshape(-1, self.in_features)  # [rows, in_features]
         count = rows.shape[0]
         if count < self._min_rows:
-            out = self._multiply(rows.expand(self._min_rows, -1).contiguous())[:count] if count else self._none(rows)
+            out = self._multiply(F.pad(rows, (0, 0, 0, self._min_rows - count)))[:count]
         elif self._max_rows is None or count <= self._max_rows:
             out = self._multiply(rows)
         else:
@@ -43,9 +42,6 @@ class PackedLinear(nn.Module):
     def _multiply(self, rows: Tensor) -> Tensor:
         product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self._packed, self.bias, "none", [], "")
         return product
-
-    def _none(self, rows: Tensor) -> Tensor:
-        return rows.new_empty(0, self.out_features)
 
 
 def can_pack(dtype: torch.dtype) -> bool:
@@ -74,12 +70,11 @@ def pack_linears(model: nn.Module) -> int:
         for name, child in parent.named_children()
         if isinstance(child, nn.Linear)
     ]
-    dtypes = {linear.weight.dtype for _, _, linear in places}
-    if not all(can_pack(dtype) for dtype in dtypes):
+    if not all(can_pack(dtype) for dtype in {linear.weight.dtype for _, _, linear in places}):
         return 0
+    count = len(places)
     while places:
-        # Popped, so that the plain weight is freed before the next one is packed.
+        # Popped, so that a plain weight is freed before the next one is packed.
         parent, name, linear = places.pop()
-        packed: Any = PackedLinear(linear)
-        setattr(parent, name, packed)
-    return len(dtypes) and sum(isinstance(module, PackedLinear) for module in model.modules())
+        setattr(parent, name, PackedLinear(linear))
+    return count

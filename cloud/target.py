@@ -30,7 +30,7 @@ def _from_folder(path: Path, dtype: torch.dtype) -> PreTrainedModel:
     if report["missing_keys"] or report["mismatched_keys"]:
         wrong = sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]]))
         raise ValueError(f"missing or of another shape: {', '.join(wrong[:3])}")
-    return model  # type: ignore[no-any-return]
+    return model
 
 
 def _from_gguf(path: Path, dtype: torch.dtype) -> PreTrainedModel:
@@ -46,7 +46,7 @@ def _from_gguf(path: Path, dtype: torch.dtype) -> PreTrainedModel:
     model.tie_weights()
     # Its tables are buffers that no file holds, so they are still without memory.
     model.model.rotary_emb = type(model.model.rotary_emb)(config=config)
-    return model  # type: ignore[no-any-return]
+    return model
 
 
 def config_of(record: dict[str, Any]) -> Any:

@@ -97,19 +97,22 @@ class TorchModel:
         tokens = torch.tensor([[token for p in ids for token in p.work.tokens]], dtype=torch.long, device=self._device)
         x = body.embed_tokens(tokens)  # [1, id rows, d]
         cos_sin = body.rotary_emb(x, positions)
-        if ids:
-            lower = tuple(part[:, : x.shape[1]] for part in cos_sin)
-            x = self._run(body.layers[: self.cut], x, ids, positions[:, : x.shape[1]], lower)
         if joining:
+            if ids:
+                lower = tuple(part[:, : x.shape[1]] for part in cos_sin)
+                x = self._run(body.layers[: self.cut], x, ids, positions[:, : x.shape[1]], lower)
             states = np.concatenate([p.work.hidden for p in joining if p.work.hidden is not None])
             x = torch.cat([x, torch.from_numpy(states).to(self._device, self._dtype)[None]], dim=1)
-        x = self._run(body.layers[self.cut :], x, placed, positions, cos_sin)[0]  # [rows, d]
+            x = self._run(body.layers[self.cut :], x, placed, positions, cos_sin)
+        else:
+            x = self._run(body.layers, x, placed, positions, cos_sin)
         for p in placed:
             p.cache.length = p.work.start + p.rows
         wanted = [slice(p.first + p.work.targets_from, p.first + p.rows) for p in placed]
-        logits = self._logits(torch.cat([x[rows] for rows in wanted]))
+        logits = self._logits(torch.cat([x[0, rows] for rows in wanted]))
         split = logits.split([rows.stop - rows.start for rows in wanted])
-        return [part for _, part in sorted(zip(ordered, split, strict=True), key=lambda pair: pair[0])]
+        by_work = dict(zip(ordered, split, strict=True))
+        return [by_work[index] for index in range(len(works))]
 
     def length(self, slot: int) -> int:
         """How many tokens the slot's KV cache holds."""
@@ -135,14 +138,24 @@ class TorchModel:
         return placed
 
     def _run(
-        self, layers: Sequence[Any], x: Tensor, placed: Sequence[_Placed], positions: Tensor, cos_sin: tuple[Tensor, ...]
+        self,
+        layers: Sequence[Any],
+        x: Tensor,
+        placed: Sequence[_Placed],
+        positions: Tensor,
+        cos_sin: tuple[Tensor, ...],
     ) -> Tensor:
         """Residuals x [1, rows, d] through `layers`."""
         segments = [Segment(p.cache, p.first, p.rows, p.work.start) for p in placed]
         ragged = SdpaAttention(segments, self._group, self._dtype, self._device)
         for layer in layers:
             out = layer(
-                x, attention_mask=None, position_ids=positions, use_cache=False, position_embeddings=cos_sin, ragged=ragged
+                x,
+                attention_mask=None,
+                position_ids=positions,
+                use_cache=False,
+                position_embeddings=cos_sin,
+                ragged=ragged,
             )
             # A tensor in newer transformers, a tuple that begins with it in older ones.
             x = out[0] if isinstance(out, tuple) else out

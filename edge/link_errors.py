@@ -161,6 +161,9 @@ def _certificate_failure(error: ssl.SSLCertVerificationError, where: str) -> Bad
 
 
 def _socket_failure(error: OSError, where: str) -> LinkLost:
+    if isinstance(error, ConnectionError) and not error.errno:
+        # asyncio's own, for an end of the stream within the TLS handshake.
+        return LinkLost(f"{where} closed the connection before it answered; if it speaks plain WebSocket, use ws://")
     # asyncio joins the failures of several addresses of one name into a single text without an errno.
     numbers = {error.errno} if error.errno else {int(n) for n in re.findall(r"\[Errno (\d+)\]", str(error))}
     if errno.ECONNREFUSED in numbers:

@@ -22,12 +22,12 @@ class Speaker:
         Raises what the generation raises; the text that is final stays on the screen.
         """
         view = self._view()
-        told = None
+        told = False
         try:
             for _ in made.run():
-                if made.lost is not None and made.lost is not told:
-                    told = made.lost
-                    notice(self._notices, "yellow", "no link:", f"{told}; going on alone")
+                if made.lost is not None and not told:
+                    notice(self._notices, "yellow", "no link:", f"{made.lost}; going on alone")
+                told = made.lost is not None
                 if view is not None:
                     view.update(
                         text.runs(made.answer.provenance_runs), text.provisional(made.answer.drafted), made.alone

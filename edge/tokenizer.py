@@ -92,9 +92,10 @@ class BundleTokenizer:
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
         try:
-            return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+            text.encode()
         except UnicodeEncodeError as error:
             raise BadInput(f"the text is not valid Unicode at character {error.start}; give UTF-8") from error
+        return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def _compile(self, source: str) -> Template:
         # The environment that Hugging Face renders chat templates in (transformers, chat_template_utils).

@@ -32,7 +32,7 @@ from shared.params import Placement
 from shared.settings import home_folder
 
 MODEL = "smollm2-135m"
-CUT = 20
+CUT = 28
 PROMPT = "Explain in a few sentences why the sky is blue."
 # The link is cut when this many tokens are final, and comes back when the device has written this many alone.
 CUT_AFTER = 24

@@ -19,7 +19,7 @@ from shared.bundle import Manifest
 from shared.settings import home_folder
 
 MODEL = "smollm2-135m"
-CUT = 20
+CUT = 27
 CONTEXT = 1024
 
 

@@ -33,7 +33,9 @@ def test_a_conversation_ends_where_the_answer_begins(tmp_path: Path) -> None:
     tokenizer = BundleTokenizer(bundle(tmp_path))
     messages = [Message("system", "Be brief."), Message("user", "hello <b> & 'you'")]
     assert tokenizer.render(messages) == (
-        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nhello <b> & 'you'<|im_end|>\n<|im_start|>assistant\n"
+        "<|im_start|>system\nBe brief.<|im_end|>\n"
+        "<|im_start|>user\nhello <b> & 'you'<|im_end|>\n"
+        "<|im_start|>assistant\n"
     )
 
 

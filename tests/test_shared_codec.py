@@ -33,7 +33,7 @@ from shared.frames import (
 from shared.params import Limits, Placement, SamplingParams
 
 MAX_BYTES = 1 << 20
-FAST = settings(max_examples=150, deadline=None)
+FAST = settings(max_examples=80, deadline=None)
 
 sessions = st.integers(1, 2**32 - 1)
 counts = st.integers(0, MAX_POSITION)
@@ -139,7 +139,7 @@ def bent(frame: list[Any], *path: int, to: Any) -> bytes:
 
 @pytest.mark.parametrize("kind", FRAMES, ids=lambda kind: kind.__name__)
 def test_every_frame_comes_back_as_it_was(kind: type[Frame]) -> None:
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=15, deadline=None)
     @given(FRAMES[kind])
     def round_trip(frame: Frame) -> None:
         data = encode(frame)

@@ -125,7 +125,7 @@ def assert_silent(protocol: Protocol) -> None:
 def test_the_handshake() -> None:
     edge = EdgeProtocol(IDENTITY, "secret-token")
     cloud = CloudProtocol(IDENTITY, LIMITS, "secret-token")
-    assert edge.state is cloud.state is State.HANDSHAKE
+    assert {edge.state, cloud.state} == {State.HANDSHAKE}
     (hello,) = edge.outgoing()
     assert decode(hello, 9999) == Hello(CONNECTION, VERSION, IDENTITY, "secret-token")
     cloud.receive(hello)
@@ -133,7 +133,7 @@ def test_the_handshake() -> None:
     edge.receive(welcome)
     assert edge.frames() == [WELCOME]
     assert edge.limits == LIMITS
-    assert edge.state is cloud.state is State.READY
+    assert {edge.state, cloud.state} == {State.READY}
     assert edge.max_frame_bytes == cloud.max_frame_bytes == LIMITS.max_frame_bytes
     assert edge.closing is cloud.closing is None
 
@@ -360,7 +360,7 @@ def test_frames_of_the_device_do_not_go_down(kind: type[Frame]) -> None:
 
 def test_frames_of_an_open_session_pass() -> None:
     cloud = ready_cloud()
-    frames = [opening(1), draft(1), Steer(1, Placement.AR), Cancel(1)]
+    frames: list[Frame] = [opening(1), draft(1), Steer(1, Placement.AR), Cancel(1)]
     for frame in frames:
         cloud.receive(encode(frame))
     assert cloud.frames() == frames

@@ -13,7 +13,7 @@ from shared.noise import gumbel
 from shared.params import SamplingParams
 from shared.sampling import choose, process
 
-FAST = settings(max_examples=60, deadline=None)
+FAST = settings(max_examples=40, deadline=None)
 # The 0.9999 quantiles of chi-square by degrees of freedom.
 CHI2 = {3: 21.11, 7: 29.88}
 
@@ -162,7 +162,7 @@ def test_logits_are_not_changed_in_place() -> None:
 
 
 def chi_square(law: NDArray[np.float64], params: SamplingParams, logits: NDArray[np.float64]) -> float:
-    draws = 6_000
+    draws = 4_000
     counts = np.bincount([choose(logits, params, position) for position in range(draws)], minlength=law.size)
     assert not counts[law == 0].any()
     inside = law > 0

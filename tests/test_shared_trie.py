@@ -199,7 +199,7 @@ class TrieMachine(RuleBasedStateMachine):
 
 
 TestTrieMachine = TrieMachine.TestCase
-TestTrieMachine.settings = settings(max_examples=40, stateful_step_count=15, deadline=None)
+TestTrieMachine.settings = settings(max_examples=25, stateful_step_count=15, deadline=None)
 
 
 class TwoSidesMachine(RuleBasedStateMachine):
@@ -254,9 +254,9 @@ class TwoSidesMachine(RuleBasedStateMachine):
             assert self.cloud.position == before
         taken = len(self.decided) - len(self.down)
         if taken:
-            before = list(self.device.tokens)
+            text = list(self.device.tokens)
             self.device.merge_commit(*data.draw(st.sampled_from(self.decided[:taken])))
-            assert list(self.device.tokens) == before
+            assert list(self.device.tokens) == text
 
     @invariant()
     def the_device_is_never_ahead(self) -> None:
@@ -277,7 +277,7 @@ class TwoSidesMachine(RuleBasedStateMachine):
     @staticmethod
     def drafts_of(trie: DraftTrie) -> set[Path]:
         found: set[Path] = set()
-        waiting = [(trie.root, ())]
+        waiting: list[tuple[int, Path]] = [(trie.root, ())]
         while waiting:
             node, path = waiting.pop()
             for token in range(3):
@@ -290,7 +290,7 @@ class TwoSidesMachine(RuleBasedStateMachine):
 
 
 TestTwoSidesMachine = TwoSidesMachine.TestCase
-TestTwoSidesMachine.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
+TestTwoSidesMachine.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
 
 
 def test_the_hash_is_the_one_that_the_specification_gives() -> None:

@@ -1,8 +1,9 @@
 """The example frames and numbers in tests/vectors, which clients in other languages test against as well."""
 
 import json
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,7 +81,7 @@ def test_frames_are_these_bytes(case: dict[str, Any]) -> None:
     kind = KINDS[case["frame"]]
     frame = record(kind, case["fields"])
     data = bytes.fromhex(case["hex"])
-    assert list(case["fields"]) == list(get_type_hints(kind))[1:], "in the order of the wire"
+    assert list(case["fields"]) == [field.name for field in fields(kind)], "in the order of the wire"
     assert encode(frame).hex() == case["hex"]
     assert decode(data, len(data)) == frame
 
@@ -193,12 +194,13 @@ def test_the_conversation_passes_both_protocols_and_both_tries() -> None:
 def test_the_specification_lists_the_fields_in_their_order(kind: type[Frame]) -> None:
     section = SPECIFICATION.split(f"### {kind.__name__} ({kind.TAG}")[1].split("\n### ")[0].split("\n## ")[0]
     listed = [row.split("|")[1].strip().strip("`") for row in section.splitlines() if row.startswith("| `")]
-    assert listed == list(kind.__dataclass_fields__)
+    assert listed == [field.name for field in fields(kind)]
 
 
 @pytest.mark.parametrize("code", Code)
 def test_the_specification_lists_every_code_with_its_close_code(code: Code) -> None:
-    (row,) = [row for row in SPECIFICATION.splitlines() if row.startswith(f"| `{code}` |")]
+    table = SPECIFICATION.split("\n## 11.")[1].split("\n## ")[0]
+    (row,) = [row for row in table.splitlines() if row.startswith(f"| `{code}` |")]
     assert str(CLOSE_CODES.get(code, PROTOCOL_ERROR)) in row.split("|")[2]
 
 

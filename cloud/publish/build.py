@@ -1,7 +1,6 @@
 """Building a device's bundle: source, split, export, tokenizer, manifest; all or nothing."""
 
 import hashlib
-import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +34,7 @@ from shared.errors import BadInput
 
 DEFAULT_CONTEXT = 2048
 # MatMulNBits' accuracy levels: what the inputs of 4-bit layers are rounded to, and how wide the blocks may be.
-# In float32 the operator has no kernel for 8 bits, so those weights (a GGUF's head) are kept as the same float32 numbers.
+# In float32 the operator has no kernel for 8 bits: those weights (a GGUF's head) are kept as the same float32 numbers.
 _ACCURACY_LEVELS = {"int8": 4, "fp32": 1}
 _MAX_BITS = {"int8": 8, "fp32": 4}
 
@@ -153,9 +152,8 @@ def _manifest(
 
 
 def _head_hash(source: ModelSource, cut: int, shift: NDArray[np.float32]) -> str:
-    """The exit block is settled by the source's weights, the cut and the shift, whose last digits are the machine's."""
-    rounded = np.round(shift.astype(np.float64), 2) + 0.0
-    return _sha256(f"{DESCRIPTION}:{source.weights_sha256}:{cut}:".encode() + rounded.tobytes())
+    """The exit block is settled by its description, the source's weights, the cut and the shift."""
+    return _sha256(f"{DESCRIPTION}:{source.weights_sha256}:{cut}:".encode() + shift.tobytes())
 
 
 def _calibration_ids(files: TokenizerFiles) -> list[list[int]]:

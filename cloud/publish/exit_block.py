@@ -1,4 +1,4 @@
-"""The exit block until a trained one exists: the model's own last block, its input moved to where that block expects it.
+"""The exit block until a trained one exists: the model's own last block, its input moved to where it expects it.
 
 The residual stream has a large mean that grows from layer to layer, and the last block is tuned to the mean it meets.
 Fed from the cut as it is, it drafts next to nothing; with the two means' difference added it agrees with the full model
@@ -22,9 +22,9 @@ CALIBRATION_CHAT = (
     ),
     (
         "Write a Python function that adds up the even numbers in a list.",
-        "Here is a function that does this:\n\n```python\ndef sum_even(numbers):\n    total = 0\n    for n in numbers:\n"
-        "        if n % 2 == 0:\n            total += n\n    return total\n```\n\nIt goes through the list, and adds each "
-        "number that can be divided by 2 without a remainder.",
+        "Here is a function that does this:\n\n```python\ndef sum_even(numbers):\n    total = 0\n"
+        "    for n in numbers:\n        if n % 2 == 0:\n            total += n\n    return total\n```\n\nIt goes "
+        "through the list, and adds each number that can be divided by 2 without a remainder.",
     ),
     (
         "Tom has 12 apples. He gives 5 to Ann and buys 8 more. How many has he now?",
@@ -33,22 +33,25 @@ CALIBRATION_CHAT = (
     ),
     (
         "Give me three tips for sleeping better.",
-        "1. Go to bed at the same time every day, so that your body gets used to it.\n2. Keep your room dark, quiet and "
-        "cool.\n3. Avoid screens, coffee and heavy meals in the hours before you go to bed.",
+        "1. Go to bed at the same time every day, so that your body gets used to it.\n2. Keep your room dark, quiet "
+        "and cool.\n3. Avoid screens, coffee and heavy meals in the hours before you go to bed.",
     ),
 )
 
 
 def exit_shift(model: PreTrainedModel, texts: Sequence[Sequence[int]], cut: int) -> NDArray[np.float32]:
-    """Mean residual before the last block less that after `cut` layers: float32 `[d]`, over the given token ids."""
-    here, there, rows = 0.0, 0.0, 0
+    """Mean residual before the last block less that after `cut` layers: float32 `[d]`, over the given token ids.
+
+    Rounded to hundredths, far below its size, so that builds on different machines come out the same.
+    """
+    width = model.config.hidden_size
+    here, there, rows = np.zeros(width), np.zeros(width), 0
     with torch.inference_mode():
         for ids in texts:
-            tokens = torch.tensor([list(ids)], device=model.device)
+            tokens = torch.tensor([list(ids)])
             states = model.model(tokens, output_hidden_states=True, use_cache=False).hidden_states
             # The first position's residual is an outlier many times as long as the others.
-            here = here + states[cut][0, 1:].double().sum(0)
-            there = there + states[-2][0, 1:].double().sum(0)
+            here += states[cut][0, 1:].double().sum(0).numpy()
+            there += states[-2][0, 1:].double().sum(0).numpy()
             rows += tokens.shape[1] - 1
-    shift: NDArray[np.float32] = ((there - here) / rows).float().cpu().numpy()  # type: ignore[attr-defined]
-    return shift
+    return np.round((there - here) / rows, 2).astype(np.float32)

@@ -106,7 +106,7 @@ class _FastGraph:
         return self._graph.op("Unsqueeze", self._graph.op("Gather", self._graph.constant(numbers), ids), self._ints(-1))
 
     def _block(self, index: int, block: Block, residual: str, update: str, only_from: str) -> tuple[str, str]:
-        """One decoder layer: its residual and what is to be added to it, `[T, d]` each or only rows from `only_from`."""
+        """One decoder layer: its residual and what is to be added to it, `[T, d]`, or only rows from `only_from`."""
         graph, shape = self._graph, self._half.shape
         normed, residual = self._norm(residual, update, block.input_norm)
         attended = self._attend(index, block, normed)

@@ -1,7 +1,7 @@
 """The portable graph: optimum's export of the device's layers in plain ONNX operators, float32 throughout.
 
-The cache grows by concatenation and all rows get logits. It is slow, and the reference that the fast graph is compared
-with. Outputs: logits `[1, T, vocab]`, `present.i.key` and `.value` `[1, kv heads, total, head_dim]`, hidden `[1, T, d]`.
+The cache grows by concatenation and all rows get logits. It is slow, and the reference for the fast graph. Outputs:
+logits `[1, T, vocab]`, `present.i.key` and `.value` `[1, kv heads, total, head_dim]`, hidden `[1, T, d]`.
 """
 
 import tempfile

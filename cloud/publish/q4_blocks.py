@@ -1,8 +1,8 @@
 """Weights in blocks of 32, as the MatMulNBits operator takes them, carried over from GGUF without loss.
 
-A block holds w = scale * (q - middle) + offset with middle = 2 ** (bits - 1). MatMulNBits computes the first term with its
-default zero point; the offset is one number per block and output, so its share is a small product of block sums of the
-input. That keeps Q4_1 (scale and minimum) exact: with float zero points, which would say the same in one operator,
+A block holds w = scale * (q - middle) + offset with middle = 2 ** (bits - 1). MatMulNBits computes the first term with
+its default zero point; the offset is one number per block and output, so its share is a small product of block sums of
+the input. That keeps Q4_1 (scale and minimum) exact: with float zero points, which would say the same in one operator,
 ONNX Runtime leaves its fast kernels and is some 30 times slower on a CPU.
 Sources: ONNX Runtime's documentation of com.microsoft.MatMulNBits; ggml's block_q4_0, block_q4_1 and block_q8_0.
 """
@@ -44,7 +44,7 @@ class BlockWeights:
     def values(self) -> NDArray[np.float32]:
         """The weights they stand for: float32 `[rows, columns]`."""
         codes = _unpack(self.packed) if self.bits == 4 else self.packed
-        values = (codes.astype(np.float32) - 2 ** (self.bits - 1)) * self.scales[..., None]
+        values: NDArray[np.float32] = (codes.astype(np.float32) - 2 ** (self.bits - 1)) * self.scales[..., None]
         if self.offsets is not None:
             values += self.offsets[..., None]
         return values.reshape(self.rows, self.columns)
@@ -105,7 +105,7 @@ def _repack(nibbles: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _pack(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return codes[..., 0::2] | (codes[..., 1::2] << 4)
+    return codes[..., 0::2] | (codes[..., 1::2] << np.uint8(4))
 
 
 def _unpack(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:

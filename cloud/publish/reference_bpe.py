@@ -7,7 +7,7 @@ pre-tokenizers, which names each family's regular expressions.
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-import regex
+import regex  # type: ignore[import-untyped]
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _CONTRACTIONS_ANY_CASE = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -67,8 +67,8 @@ class ReferenceBpe:
         if self._ignore_merges and "".join(parts) in self._ids:
             return [self._ids["".join(parts)]]
         while len(parts) > 1:
-            ranked = [(self._ranks.get((left, right)), i) for i, (left, right) in enumerate(zip(parts, parts[1:], strict=False))]
-            known = [(rank, i) for rank, i in ranked if rank is not None]
+            pairs = list(zip(parts[:-1], parts[1:], strict=True))
+            known = [(self._ranks[pair], i) for i, pair in enumerate(pairs) if pair in self._ranks]
             if not known:
                 break
             _, at = min(known)

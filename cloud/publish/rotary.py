@@ -56,7 +56,8 @@ def _llama3(frequencies: NDArray[Any], settings: Mapping[str, Any]) -> NDArray[A
     low, high = settings["low_freq_factor"], settings["high_freq_factor"]
     turns = original * frequencies / (2 * math.pi)
     blend = np.clip((turns - low) / (high - low), 0, 1)
-    return (1 - blend) * frequencies / factor + blend * frequencies
+    blended: NDArray[Any] = (1 - blend) * frequencies / factor + blend * frequencies
+    return blended
 
 
 def _yarn(frequencies: NDArray[Any], settings: Mapping[str, Any], head_dim: int, theta: float) -> NDArray[Any]:
@@ -71,7 +72,8 @@ def _yarn(frequencies: NDArray[Any], settings: Mapping[str, Any], head_dim: int,
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, head_dim - 1)
     ramp = np.clip((np.arange(head_dim // 2, dtype=np.float32) - low) / max(high - low, 0.001), 0, 1)
-    return frequencies / settings["factor"] * ramp + frequencies * (1 - ramp)
+    blended: NDArray[Any] = frequencies / settings["factor"] * ramp + frequencies * (1 - ramp)
+    return blended
 
 
 def _yarn_scale(settings: Mapping[str, Any]) -> float:

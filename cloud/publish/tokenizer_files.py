@@ -148,5 +148,3 @@ def _with_names(template: str, names: Mapping[str, str | None]) -> str:
 
 def _token(tokens: list[str], token_id: Any) -> str | None:
     return None if token_id is None else tokens[token_id]
-
-
