@@ -44,6 +44,17 @@ class Hub:
         self.failure: Exception | None = None
         self.connections: set[Connection] = set()
 
+    @property
+    def ready(self) -> Service | None:
+        """The service, while it can answer."""
+        return self.service if self.service is not None and self.service.engine.alive else None
+
+    @property
+    def state(self) -> str:
+        """Why there is no service to answer."""
+        failure = self.failure if self.service is None else self.service.engine.failure
+        return "loading" if failure is None and self.service is None else f"failed: {failure}"
+
     async def load(self, load: Callable[[], Service], failed: Callable[[], None]) -> None:
         """Load the model beside the event loop, so that /health answers meanwhile."""
         try:
@@ -81,12 +92,9 @@ def create_app(hub: Hub, load: Callable[[], Service], failed: Callable[[], None]
 
     @app.get("/health")
     async def health() -> JSONResponse:
-        service = hub.service
+        service = hub.ready
         if service is None:
-            state = "loading" if hub.failure is None else f"failed: {hub.failure}"
-            return JSONResponse({"status": state}, status_code=503)
-        if not service.engine.alive:
-            return JSONResponse({"status": f"failed: {service.engine.failure}"}, status_code=503)
+            return JSONResponse({"status": hub.state}, status_code=503)
         return JSONResponse({"status": "ok", "model": service.model_name, "bundle": service.identity.id})
 
     @app.get("/metrics")
@@ -102,9 +110,9 @@ def create_app(hub: Hub, load: Callable[[], Service], failed: Callable[[], None]
                 hub.metrics.refused(Code.UNAUTHORIZED)
                 await socket.send_denial_response(_error(401, "the bearer token is wrong"))
                 return
-        service = hub.service
-        if service is None or not service.engine.alive:
-            await socket.send_denial_response(_error(503, "the model is loading", retry_after=1))
+        service = hub.ready
+        if service is None:
+            await socket.send_denial_response(_error(503, f"the model is not ready: {hub.state}", retry_after=1))
             return
         if len(hub.connections) >= config.max_connections:
             hub.metrics.refused(Code.BUSY)

@@ -15,13 +15,11 @@ from edge.link_events import Declined, Fatal, FrameReceived, LinkDown, LinkEvent
 from edge.pacing import FixedPacing
 from edge.statistics import Statistics
 from edge.uplink import Uplink
-from shared.errors import Code, LinkLost, Refused
+from shared.errors import Code, LinkLost, PeerError, Refused
 from shared.frames import Cancel, Commit, Draft, Finish, HiddenRows, Open, Opened, Refuse
 from shared.hidden_codec import bytes_per_row, encode_rows
 from shared.params import Placement
 
-# Refusals after which the same session may be opened again on the same connection.
-REOPEN = (Code.IDLE, Code.UNKNOWN_SESSION)
 # Room in a frame for all but its hidden states, in bytes.
 FRAME_OVERHEAD = 16384
 # How long one wait for an event lasts at most, in seconds, so that Ctrl-C is never held up.
@@ -245,6 +243,9 @@ class Generation:
 
     def _on_frame(self, frame: Opened | Commit | Finish | Refuse, uplink: Uplink) -> bool:
         match frame:
+            case Opened(at=at, hash=hash):
+                if (at, hash) != (self.answer.trie.position, self.answer.trie.hash):
+                    raise PeerError(Code.BAD_FRAME, "the cloud opened this session on another text")
             case Commit():
                 return self._on_commit(frame)
             case Finish():
@@ -284,7 +285,7 @@ class Generation:
     def _on_refusal(self, refuse: Refuse, uplink: Uplink) -> None:
         if refuse.code is Code.DRAINING:
             return
-        if refuse.code in REOPEN:
+        if refuse.code is Code.IDLE:
             self._open(uplink)
             return
         refused = Refused(refuse.code, refuse.message, refuse.retry_after)

@@ -216,11 +216,8 @@ class LinkConnection:
         closing = self._protocol.closing or GOING_AWAY
         try:
             async with asyncio.timeout(self._config.close_timeout_s):
-                for message in self._protocol.outgoing():
-                    self._traffic.bytes_up += len(message)
-                    await self._socket.send(message)
                 await self._socket.close(closing.code, closing.reason)
-        except (ConnectionClosed, TimeoutError):
+        except TimeoutError:
             pass
         finally:
             self._socket.transport.abort()

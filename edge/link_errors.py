@@ -36,7 +36,7 @@ _RESET = (errno.ECONNRESET, errno.ECONNABORTED, errno.EPIPE)
 _CODE_OF_CLOSE = {1008: Code.UNAUTHORIZED, 1011: Code.INTERNAL, 1013: Code.BUSY}
 # Refusals of the whole connection after which the same device may ask again, and those that a new connection mends.
 _LATER = (Code.BUSY, Code.INTERNAL)
-_RECONNECT = (Code.DRAINING, Code.IDLE)
+_RECONNECT = (Code.DRAINING, Code.IDLE, Code.UNKNOWN_SESSION)
 
 
 def connect_failure(error: Exception, where: str, timeout_s: float, now: datetime) -> EdgewiseError:

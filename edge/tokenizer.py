@@ -27,22 +27,13 @@ class Message:
 
 
 class BundleTokenizer:
-    """The bundle's tokenizer.json and chat_template.jinja.
+    """The bundle's tokenizer.json and chat_template.jinja; `clock` is for templates that write the date.
 
-    `bos_id` and `eos_id` are what a template means by `bos_token` and `eos_token`; `clock` is for templates that
-    write the date.
-
-    Raises BundleError for files that are missing or can't be used, and for a template that needs a token that isn't
-    given: it would silently render another prompt (hazard 16).
+    Raises BundleError for files that are missing or can't be used, and for a template that names a special token
+    without saying which it is: it would silently render another prompt (hazard 16).
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        bos_id: int | None = None,
-        eos_id: int | None = None,
-        clock: Callable[[], datetime] = datetime.now,
-    ) -> None:
+    def __init__(self, folder: Path, clock: Callable[[], datetime] = datetime.now) -> None:
         text = _read(folder / TOKENIZER_NAME)
         try:
             self._tokenizer = Tokenizer.from_str(text)
@@ -52,11 +43,6 @@ class BundleTokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.table: TokenBytes = token_bytes(json.loads(text))
-        self._special = {
-            name: self._tokenizer.id_to_token(index)
-            for name, index in (("bos_token", bos_id), ("eos_token", eos_id))
-            if index is not None
-        }
         self._clock = clock
         self._template = self._compile(_read(folder / TEMPLATE_NAME))
 
@@ -69,9 +55,7 @@ class BundleTokenizer:
         if not messages:
             raise BadInput("the conversation is empty; it needs at least one message")
         try:
-            return self._template.render(
-                messages=[asdict(message) for message in messages], add_generation_prompt=True, **self._special
-            )
+            return self._template.render(messages=[asdict(message) for message in messages], add_generation_prompt=True)
         except TemplateError as error:
             raise BadInput(f"the chat template refuses a conversation of {roles}: {error}") from error
         except Exception as error:
@@ -108,8 +92,8 @@ class BundleTokenizer:
             template = environment.from_string(source)
         except TemplateSyntaxError as error:
             raise BundleError(f"{TEMPLATE_NAME} is no template: {error}, line {error.lineno}") from error
-        for name in sorted(wanted & {"bos_token", "eos_token"} - set(self._special)):
-            raise BundleError(f"{TEMPLATE_NAME} uses {name}, and the bundle doesn't say which token that is")
+        for name in sorted(wanted & {"bos_token", "eos_token"}):
+            raise BundleError(f"{TEMPLATE_NAME} uses {name} and doesn't set it; build the bundle again")
         return template
 
 

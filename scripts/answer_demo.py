@@ -68,7 +68,9 @@ def run_demo(prompt: str, max_tokens: int, cut: bool, home: Path, console: Conso
     bundle = home / "bundles" / f"{MODEL}-cut{CUT}"
     _ensure_bundle(bundle, home, console)
     with console.status("loading the verifier") as status:
-        with verifier_process(MODEL, bundle, home) as verifier:
+        # One core is left to the device, which drafts on it.
+        threads = max(1, len(os.sched_getaffinity(0)) - 1)
+        with verifier_process(MODEL, bundle, home, ["--threads", str(threads)]) as verifier:
             status.stop()
             return _compare(prompt, max_tokens, cut, bundle, verifier, console)
 

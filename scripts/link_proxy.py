@@ -5,6 +5,7 @@ import socket
 import struct
 import threading
 from collections.abc import Coroutine
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -77,21 +78,21 @@ class LinkProxy:
             self._links.discard(link)
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Carry both directions to their ends; cancelled, the far connection is reset."""
         await self._flowing.wait()
         try:
             far_reader, far_writer = await asyncio.open_connection(*self._target)
         except OSError:
             return
-        ways = [
-            asyncio.create_task(self._pass(reader, far_writer)),
-            asyncio.create_task(self._pass(far_reader, writer)),
-        ]
         try:
-            await asyncio.wait(ways)
+            async with asyncio.TaskGroup() as ways:
+                ways.create_task(self._pass(reader, far_writer))
+                ways.create_task(self._pass(far_reader, writer))
+            for end in (writer, far_writer):
+                end.close()
+                with suppress(OSError):
+                    await end.wait_closed()
         finally:
-            for way in ways:
-                way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
             _reset(far_writer)
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

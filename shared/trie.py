@@ -207,9 +207,7 @@ class DraftTrie:
         position = ~place
         if position == self.position:
             return self.add(self._root, token)
-        if self._tokens[position] != token:
-            return None
-        return self._root if position + 1 == self.position else ~(position + 1)
+        return ~(position + 1) if self._tokens[position] == token else None
 
     def _append(self, token: int) -> None:
         self._tokens.append(token)

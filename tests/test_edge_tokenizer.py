@@ -71,7 +71,8 @@ def test_a_template_that_needs_an_unknown_token_is_refused(tmp_path: Path) -> No
     folder = bundle(tmp_path, "{{ bos_token }}{{ messages[0].content }}")
     with pytest.raises(BundleError, match="uses bos_token"):
         BundleTokenizer(folder)
-    assert BundleTokenizer(folder, bos_id=0).render([Message("user", "hi")]) == "<|im_start|>hi"
+    bundle(tmp_path, "{%- set bos_token = '<s>' %}{{ bos_token }}{{ messages[0].content }}")
+    assert BundleTokenizer(folder).render([Message("user", "hi")]) == "<s>hi"
 
 
 def test_the_date_comes_from_the_clock(tmp_path: Path) -> None:

@@ -149,6 +149,16 @@ def test_the_choice_is_the_arg_max_of_scores_and_noise_at_that_place() -> None:
         assert choose(logits, params, position) == expected
 
 
+def test_a_token_keeps_its_own_noise_when_others_are_removed() -> None:
+    """The device and the cloud may remove different tokens and must still meet on the others."""
+    logits = np.random.default_rng(1).standard_normal(64)
+    best = np.sort(np.argsort(-logits)[:10])
+    for position in range(40):
+        params = SamplingParams(seed=9, temperature=2, top_k=10)
+        expected = best[np.argmax(logits[best] / 2 + gumbel(9, position, best))]
+        assert choose(logits, params, position) == expected
+
+
 def test_what_was_removed_is_never_chosen() -> None:
     logits = np.zeros(8)
     logits[3:] = -0.001

@@ -109,6 +109,14 @@ class TrieMachine(RuleBasedStateMachine):
         self.places += [(len(text), prefix_hash(text)) for text in self.model.drafted]
         self.places = sorted(set(self.places))
 
+    @rule(back=st.integers(1, 3), agree=st.integers(0, 3), drafted=tokens)
+    def draft_overtaken_by_a_commit(self, back: int, agree: int, drafted: list[int]) -> None:
+        """A Draft on a place of the trunk, which runs along it for a while."""
+        at = max(0, self.trie.position - back)
+        along = list(self.model.trunk[at : at + agree])
+        tokens = along + drafted
+        self.send_draft((at, self.trie.hash_at(at), tokens, list(range(-1, len(tokens) - 1))))
+
     @rule(data=st.data())
     def repeat_a_draft(self, data: st.DataObject) -> None:
         if self.drafts:
@@ -199,7 +207,7 @@ class TrieMachine(RuleBasedStateMachine):
 
 
 TestTrieMachine = TrieMachine.TestCase
-TestTrieMachine.settings = settings(max_examples=25, stateful_step_count=15, deadline=None)
+TestTrieMachine.settings = settings(max_examples=25, stateful_step_count=15, deadline=None, report_multiple_bugs=False)
 
 
 class TwoSidesMachine(RuleBasedStateMachine):
@@ -290,7 +298,9 @@ class TwoSidesMachine(RuleBasedStateMachine):
 
 
 TestTwoSidesMachine = TwoSidesMachine.TestCase
-TestTwoSidesMachine.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
+TestTwoSidesMachine.settings = settings(
+    max_examples=30, stateful_step_count=20, deadline=None, report_multiple_bugs=False
+)
 
 
 def test_the_hash_is_the_one_that_the_specification_gives() -> None:
@@ -325,6 +335,29 @@ def test_a_sibling_that_the_verdict_takes_keeps_its_own_drafts() -> None:
     assert trie.commit([6, 7]) == 2
     assert trie.first_path(9) == [8]
     assert trie.size == 1
+
+
+@pytest.mark.parametrize(
+    ("at", "drafted", "parents", "left"),
+    [
+        (1, [2, 3, 4], None, [4]),
+        (1, [2, 9, 4], None, []),
+        (1, [9, 3, 4], None, []),
+        (2, [3, 4, 5], None, [4, 5]),
+        (2, [3], None, []),
+        (3, [4], None, [4]),
+        (0, [1, 2, 3, 4], None, [4]),
+        (1, [9, 2, 3, 4, 5], [-1, -1, 1, 2, 0], [4]),
+    ],
+)
+def test_a_draft_that_a_commit_overtook_keeps_what_still_fits(
+    at: int, drafted: list[int], parents: list[int] | None, left: list[int]
+) -> None:
+    """The trunk is 1 2 3; what leaves it is stale, with all that grows on it."""
+    trie = DraftTrie([1, 2, 3], max_nodes=9)
+    assert trie.grow(at, prefix_hash([1, 2, 3][:at]), drafted, parents) == len(left)
+    assert trie.first_path(9) == left
+    assert trie.size == len(left)
 
 
 def test_node_ids_are_never_used_twice() -> None:

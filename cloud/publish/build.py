@@ -62,7 +62,7 @@ def build_bundle(
     model = load_target(source, torch.float32)
     report("load the model", 1, 1)
     report("measure the exit block", 0, 1)
-    shift = exit_shift(model, _calibration_ids(files), cut)
+    shift = exit_shift(model, calibration_ids(files), cut)
     report("measure the exit block", 1, 1)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch:
@@ -156,7 +156,8 @@ def _head_hash(source: ModelSource, cut: int, shift: NDArray[np.float32]) -> str
     return _sha256(f"{DESCRIPTION}:{source.weights_sha256}:{cut}:".encode() + shift.tobytes())
 
 
-def _calibration_ids(files: TokenizerFiles) -> list[list[int]]:
+def calibration_ids(files: TokenizerFiles) -> list[list[int]]:
+    """The fixed conversations that the exit block is measured on, as token ids."""
     tokenizer = Tokenizer.from_str(files.tokenizer_json)
     texts = ["\n\n".join(pair) for pair in CALIBRATION_CHAT]
     return [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
