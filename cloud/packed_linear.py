@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# Counts of rows that give the same bits for each row: bf16 kernels change their order of addition above the first
-# number, fp32 ones use a matrix-vector kernel below the second.
+# Counts of rows that give the same bits for each row. A single row goes to a matrix-vector kernel on most CPUs; bf16
+# tile instructions (AMX) add in another order above the other number.
+MIN_ROWS = 2
 MAX_ROWS = {torch.bfloat16: 32}
-MIN_ROWS = {torch.float32: 2}
 
 
 class PackedLinear(nn.Module):
@@ -26,22 +26,21 @@ class PackedLinear(nn.Module):
         # Not a buffer: a tensor in oneDNN's own layout can't be saved, moved or cast.
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
         self._max_rows = MAX_ROWS.get(weight.dtype)
-        self._min_rows = MIN_ROWS.get(weight.dtype, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.reshape(-1, self.in_features)  # [rows, in_features]
-        count = rows.shape[0]
-        if count < self._min_rows:
-            out = self._multiply(F.pad(rows, (0, 0, 0, self._min_rows - count)))[:count]
-        elif self._max_rows is None or count <= self._max_rows:
+        if self._max_rows is None or rows.shape[0] <= self._max_rows:
             out = self._multiply(rows)
         else:
             out = torch.cat([self._multiply(block) for block in rows.split(self._max_rows)])
         return out.view(*x.shape[:-1], self.out_features)
 
     def _multiply(self, rows: Tensor) -> Tensor:
+        count = rows.shape[0]
+        if count < MIN_ROWS:
+            rows = F.pad(rows, (0, 0, 0, MIN_ROWS - count))
         product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, self._packed, self.bias, "none", [], "")
-        return product
+        return product[:count]
 
 
 def can_pack(dtype: torch.dtype) -> bool:

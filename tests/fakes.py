@@ -16,7 +16,7 @@ from edge.link_events import FrameReceived, LinkDown, LinkEvent, LinkUp
 from shared.bundle import BundleIdentity
 from shared.codec import decode, encode
 from shared.errors import LinkLost
-from shared.frames import CONNECTION, VERSION, Cancel, Draft, Frame, Open, Steer, Welcome
+from shared.frames import CONNECTION, VERSION, Cancel, Draft, Finish, Frame, Open, Refuse, Steer, Welcome
 from shared.params import Limits, SamplingParams
 from shared.sampling import choose
 
@@ -193,7 +193,9 @@ class LocalCloud(Generic[V]):
             self._answer(self.scheduler.complete(batch, self.verifier.run(batch), 0.0, self.now))
 
     def _answer(self, answers: Sequence[tuple[int, Frame]]) -> None:
-        for _, frame in answers:
+        for slot, frame in answers:
+            if isinstance(frame, Finish | Refuse):
+                self.verifier.free(slot)
             data = encode(frame)
             self.bytes_down += len(data)
             received = decode(data, 1 << 20)

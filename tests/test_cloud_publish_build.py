@@ -14,7 +14,7 @@ from cloud.source import ModelSource, resolve_source
 from edge.onnx_model import open_model
 from shared.bundle import load_manifest, verify_files
 from shared.errors import BadInput
-from tests.tiny_models import LAYERS, write_folder, write_gguf
+from tests.tiny_checkpoints import LAYERS, write_folder, write_gguf
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from cloud.publish.rotary import rotary_tables
-from tests.tiny_models import tiny_config
+from tests.tiny_checkpoints import tiny_config
 
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 KINDS: list[dict[str, Any]] = [

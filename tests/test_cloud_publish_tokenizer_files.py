@@ -1,5 +1,6 @@
 """Tokenizers in bundles against independent references."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,22 +10,13 @@ from cloud.publish.reference_bpe import FAMILY_PATTERNS, ReferenceBpe
 from cloud.publish.tokenizer_files import AWKWARD_TEXTS, byte_level_tokenizer, check_tokenizer, tokenizer_files
 from cloud.source import resolve_source
 from shared.errors import BadInput
-from tests.tiny_models import SPECIALS, TEMPLATE, tiny_tokenizer, write_folder, write_gguf
-
-
-def parts() -> tuple[list[str], list[str]]:
-    """Vocabulary and merges of the tiny tokenizer."""
-    import json
-
-    record = json.loads(tiny_tokenizer().to_str())["model"]
-    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in record["merges"]]
-    return sorted(record["vocab"], key=record["vocab"].get), merges
+from tests.tiny_checkpoints import SPECIALS, TEMPLATE, tiny_tokenizer, tokens_and_merges, write_folder, write_gguf
 
 
 @pytest.mark.parametrize("family", FAMILY_PATTERNS)
 def test_tokenizer_agrees_with_a_plain_implementation(family: str) -> None:
     """Hazard 16: digits, contractions, spaces, emoji, scripts, CRLF, URLs and code give the family's ids."""
-    tokens, merges = parts()
+    tokens, merges = tokens_and_merges()
     tokenizer = byte_level_tokenizer(tokens, merges, dict.fromkeys(SPECIALS, True), family, False)
     check_tokenizer(tokenizer, ReferenceBpe(tokens, merges, SPECIALS, family, False).encode, family)
     for text in AWKWARD_TEXTS[:11]:
@@ -32,7 +24,7 @@ def test_tokenizer_agrees_with_a_plain_implementation(family: str) -> None:
 
 
 def test_reference_agrees_with_gpt2s_own_pre_tokenizer() -> None:
-    tokens, merges = parts()
+    tokens, merges = tokens_and_merges()
     reference = ReferenceBpe(tokens, merges, SPECIALS, "gpt-2", False)
     for text in AWKWARD_TEXTS:
         assert reference.encode(text) == tiny_tokenizer().encode(text).ids
@@ -40,7 +32,7 @@ def test_reference_agrees_with_gpt2s_own_pre_tokenizer() -> None:
 
 def test_families_differ_where_they_should() -> None:
     """Digits one by one (SmolLM), in threes (Llama 3) or together (GPT-2)."""
-    tokens, merges = parts()
+    tokens, merges = tokens_and_merges()
 
     def words(family: str, text: str) -> list[str]:
         return ReferenceBpe(tokens, merges, [], family, False)._words(text)
@@ -53,7 +45,7 @@ def test_families_differ_where_they_should() -> None:
 
 
 def test_other_tokenizer_is_refused_with_the_text() -> None:
-    tokens, merges = parts()
+    tokens, merges = tokens_and_merges()
     tokenizer = byte_level_tokenizer(tokens, merges, {}, "gpt-2", False)
     reference = ReferenceBpe(tokens, merges, [], "smollm", False)
     with pytest.raises(BadInput, match="encodes .* as .*, its family's reference as"):
@@ -89,8 +81,6 @@ def test_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
 
 def test_template_knows_the_tokens_it_names(tmp_path: Path) -> None:
     """The device renders a template from messages alone."""
-    import json
-
     write_folder(tmp_path)
     config = tmp_path / "tokenizer_config.json"
     record = {**json.loads(config.read_text()), "chat_template": "{{ bos_token }}hi"}

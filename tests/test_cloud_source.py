@@ -15,7 +15,7 @@ from cloud.source import SourceKind, resolve_source
 from cloud.target import load_target
 from shared.bundle import sha256_file
 from shared.errors import BadInput
-from tests.tiny_models import FAMILIES, write_folder, write_gguf
+from tests.tiny_checkpoints import FAMILIES, write_folder, write_gguf
 
 
 def test_folder(tmp_path: Path) -> None:

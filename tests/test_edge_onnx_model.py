@@ -24,7 +24,7 @@ from shared.bundle import Manifest, load_manifest
 from shared.errors import BadInput, BundleError
 from tests.exit_reference import exit_reference
 from tests.manifests import sample_manifest
-from tests.tiny_models import CONTEXT, FAMILIES, write_folder, write_gguf
+from tests.tiny_checkpoints import CONTEXT, FAMILIES, write_folder, write_gguf
 
 if TYPE_CHECKING:
     from tests.real_model import RealModel

@@ -13,6 +13,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from cloud.scheduler import Scheduler, SchedulerLimits
 from edge.answer import Answer, Provenance
 from edge.draft_model import DraftModel
 from edge.drafter import Drafter
@@ -20,11 +21,14 @@ from edge.generation import Generation, Plan
 from edge.onnx_model import open_model
 from edge.pacing import FixedPacing
 from edge.uplink import Uplink
+from shared.frames import Commit, Open
 from shared.params import Limits, Placement, SamplingParams
 from tests.fakes import LocalCloud
 from tests.real_model import CONTEXT, CUT, RealModel
 
 pytestmark = pytest.mark.model
+
+Texts = list[list[int]]
 
 GREEDY = SamplingParams()
 SAMPLED = SamplingParams(seed=7, temperature=0.8, top_k=50, top_p=0.95)
@@ -135,29 +139,71 @@ def alone(real: RealModel, model: DraftModel, prompt: Sequence[int], params: Sam
     return answer(real, model, prompt, params, Plan(placement=Placement.AR)).answer.tokens
 
 
-@pytest.mark.parametrize("text", PROMPTS, ids=range(len(PROMPTS)))
-def test_greedy_text_is_the_clouds_own_and_that_of_generate(
-    real: RealModel, draft_model: DraftModel, text: str
-) -> None:
-    prompt = real.prompt(text)
-    undrafted = alone(real, draft_model, prompt, GREEDY)
-    assert answer(real, draft_model, prompt, GREEDY, Plan()).answer.tokens == undrafted
-    ids = torch.tensor([prompt])
+def write_together(real: RealModel, prompts: Sequence[Sequence[int]], all_params: Sequence[SamplingParams]) -> Texts:
+    """What the cloud writes without drafts for several sessions that share every pass."""
+    scheduler = Scheduler(real.shape, Limits(max_context=CONTEXT), SchedulerLimits())
+    stops = tuple(real.manifest.stop_ids)
+    written: dict[int, list[int]] = {}
+    for slot, (prompt, params) in enumerate(zip(prompts, all_params, strict=True), start=1000):
+        written[slot] = []
+        scheduler.open(slot, Open(1, tuple(prompt), len(prompt), TOKENS, params, Placement.AR, stops, None), 0.0)
+    while (batch := scheduler.next_batch()) is not None:
+        for slot, answered in scheduler.complete(batch, real.verifier.run(batch), 0.0, 0.0):
+            if isinstance(answered, Commit):
+                written[slot] += answered.tokens
+    for slot in written:
+        real.verifier.free(slot)
+    return list(written.values())
+
+
+@pytest.fixture(scope="module")
+def undrafted(real: RealModel) -> Texts:
+    """The cloud's own greedy text for each of PROMPTS, all in one batch."""
+    return write_together(real, [real.prompt(text) for text in PROMPTS], [GREEDY] * len(PROMPTS))
+
+
+@pytest.fixture(scope="module")
+def generated(real: RealModel) -> Texts:
+    """The text of transformers' `generate` for each of PROMPTS."""
+    prompts = [real.prompt(text) for text in PROMPTS]
+    width = max(map(len, prompts))
+    pad = real.manifest.stop_ids[0]
+    ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts])
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
     with torch.no_grad():
         whole = real.reference.generate(  # type: ignore[operator]
             ids,
-            attention_mask=torch.ones_like(ids),
+            attention_mask=mask,
             max_new_tokens=TOKENS,
             do_sample=False,
             eos_token_id=list(real.manifest.stop_ids),
-            pad_token_id=real.manifest.stop_ids[0],
-        )[0, len(prompt) :].tolist()
-    for place, (ours, theirs) in enumerate(zip(undrafted, whole, strict=False)):
-        if ours != theirs:
-            margin = real.margin([*prompt, *undrafted[:place]])
-            assert margin < ROUNDING, f"at {place}: {ours} against {theirs}, and the best two are {margin:.2g} apart"
-            return
-    assert undrafted == whole
+            pad_token_id=pad,
+        )
+    return [_until_stop(row.tolist(), real.manifest.stop_ids) for row in whole[:, width:]]
+
+
+def _until_stop(tokens: list[int], stops: Sequence[int]) -> list[int]:
+    ends = [place for place, token in enumerate(tokens) if token in stops]
+    return tokens[: ends[0] + 1] if ends else tokens
+
+
+@pytest.mark.parametrize("index", range(len(PROMPTS)))
+def test_greedy_text_with_drafts_is_the_clouds_own(
+    real: RealModel, draft_model: DraftModel, undrafted: Texts, index: int
+) -> None:
+    made = answer(real, draft_model, real.prompt(PROMPTS[index]), GREEDY, Plan())
+    assert made.answer.tokens == undrafted[index]
+
+
+@pytest.mark.parametrize("index", range(len(PROMPTS)))
+def test_greedy_text_is_that_of_generate(real: RealModel, undrafted: Texts, generated: Texts, index: int) -> None:
+    ours, theirs = undrafted[index], generated[index]
+    differ = [place for place, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]]
+    if not differ:
+        assert ours == theirs
+        return
+    margin = real.margin([*real.prompt(PROMPTS[index]), *ours[: differ[0]]])
+    assert margin < ROUNDING, f"at {differ[0]} they differ, though the two best logits are {margin:.2g} apart"
 
 
 @pytest.mark.parametrize("kind", ["real", "random", "always-wrong", "always-right"])
@@ -206,31 +252,12 @@ def test_a_cut_and_a_resume_leave_the_text_as_it_is(
     assert Provenance.LOCAL not in made.answer.provenance
 
 
-def test_four_sessions_in_one_batch_write_what_each_writes_alone(real: RealModel) -> None:
+def test_four_sessions_in_one_batch_write_what_each_writes_alone(real: RealModel, draft_model: DraftModel) -> None:
     prompts = [real.prompt(text) for text in (PROMPTS[0], PROMPTS[5], PROMPTS[9], PROMPTS[13])]
     all_params = [GREEDY, SAMPLED, GREEDY, SAMPLED]
-    expected = [
-        alone(real, ChosenDrafts(real.manifest.vocab_size, lambda tokens: 0), prompt, params)
-        for prompt, params in zip(prompts, all_params, strict=True)
-    ]
-    from cloud.scheduler import Scheduler, SchedulerLimits
-    from shared.frames import Commit, Open
-
-    scheduler = Scheduler(real.shape, Limits(max_context=CONTEXT), SchedulerLimits())
-    stops = tuple(real.manifest.stop_ids)
-    written: dict[int, list[int]] = {}
-    for index, (prompt, params) in enumerate(zip(prompts, all_params, strict=True)):
-        written[1000 + index] = []
-        frame = Open(1, tuple(prompt), len(prompt), TOKENS, params, Placement.AR, stops, None)
-        scheduler.open(1000 + index, frame, 0.0)
-    shared = 0
-    while (batch := scheduler.next_batch()) is not None:
-        shared += len(batch.works) > 1
-        for slot, answered in scheduler.complete(batch, real.verifier.run(batch), 0.0, 0.0):
-            if isinstance(answered, Commit):
-                written[slot] += answered.tokens
-    assert shared > 0
-    assert list(written.values()) == expected
+    together = write_together(real, prompts, all_params)
+    for prompt, params, text in zip(prompts, all_params, together, strict=True):
+        assert text == alone(real, draft_model, prompt, params)
 
 
 @pytest.mark.parametrize("codec", ["fp32", "fp16"])

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from gguf import GGMLQuantizationType
+from gguf.quants import quantize
 from numpy.typing import NDArray
 
 from cloud.gguf_file import GgufTensor
@@ -68,20 +69,18 @@ def carry_blocks(tensor: GgufTensor) -> BlockWeights | None:
     return None
 
 
-def quantise(values: NDArray[np.float32]) -> BlockWeights:
-    """Round float32 `[rows, columns]` to 4 bits, each block between its own minimum and maximum.
+def quantise(values: NDArray[np.float32], kind: GGMLQuantizationType) -> BlockWeights:
+    """Round float32 `[rows, columns]` as ggml does: Q4_1 keeps more of the weights, Q4_0 has no offsets to add up.
 
     Raises BadInput where the columns don't come in blocks of 32.
     """
-    rows, columns = values.shape
-    if columns % BLOCK:
-        raise BadInput(f"a layer with {columns} inputs can't be cut into blocks of {BLOCK}; build with --weights fp32")
-    blocks = values.reshape(rows, columns // BLOCK, BLOCK)
-    minima = blocks.min(axis=-1)
-    scales = (blocks.max(axis=-1) - minima) / np.float32(15)
-    steps = np.where(scales > 0, scales, np.float32(1))
-    codes = np.clip(np.rint((blocks - minima[..., None]) / steps[..., None]), 0, 15).astype(np.uint8)
-    return BlockWeights(4, _pack(codes), scales, minima + 8 * scales)
+    if values.shape[1] % BLOCK:
+        raise BadInput(
+            f"a layer with {values.shape[1]} inputs can't be cut into blocks of {BLOCK}; build with --weights fp32"
+        )
+    blocks = carry_blocks(GgufTensor(kind, quantize(values, kind)))
+    assert blocks is not None, f"{kind.name} is not carried"
+    return blocks
 
 
 def stack(parts: list[BlockWeights]) -> BlockWeights:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
 
 from cloud.gguf_file import GgufFile
@@ -59,8 +60,8 @@ class ModelShape:
 class DeviceHalf:
     """The device's part of a model. `blocks` are the first N layers and then the exit block.
 
-    The exit block reads the residual at the cut plus `shift`, float32 `[d]`. `head` is the same object as `embedding`
-    where they are tied; both are `[vocab, d]`.
+    The exit block reads the residual at the cut plus `shift`, float32 `[d]`. `embedding` and `head` are `[vocab, d]`, and
+    may be one object.
     """
 
     shape: ModelShape
@@ -108,7 +109,7 @@ class _Tensors:
                 return blocks
             if blocks is not None:
                 return blocks.values()
-        return quantise(self.vector(name))
+        return quantise(self.vector(name), GGMLQuantizationType.Q4_1)
 
     def linear(self, name: str) -> Linear:
         return Linear(self.matrix(name + ".weight"), self.optional(name + ".bias"))
@@ -154,12 +155,19 @@ def check_cut(config: Mapping[str, Any], cut: int) -> None:
 def split(source: ModelSource, cut: int, max_bits: int, shift: NDArray[np.float32]) -> DeviceHalf:
     """Read the device's part. Raises BadInput for a cut that can't be.
 
-    Matrices are in blocks of at most `max_bits`: 0 keeps all in float32, 4 those that a GGUF stores in 8 bits, 8 none.
+    Matrices are in blocks of at most `max_bits`: 0 keeps all in float32, 4 those that a GGUF stores in 8 bits, 8 none. With
+    8, speed comes first, and the head is rounded to 4 bits: it is the most costly part of a drafted token, only drafts
+    depend on it, and what it reads is rounded too.
     """
     check_cut(source.config, cut)
     tensors = _Tensors(source, max_bits)
     shape = model_shape(source.config)
     embedding = tensors.matrix("model.embed_tokens.weight")
+    head_name = "lm_head.weight" if "lm_head.weight" in tensors.names else "model.embed_tokens.weight"
+    if max_bits == 8:
+        head: Weights = quantise(tensors.vector(head_name), GGMLQuantizationType.Q4_0)
+    else:
+        head = tensors.matrix(head_name) if "lm_head.weight" in tensors.names else embedding
     return DeviceHalf(
         shape=shape,
         config=source.config,
@@ -167,5 +175,5 @@ def split(source: ModelSource, cut: int, max_bits: int, shift: NDArray[np.float3
         blocks=tuple(tensors.block(layer) for layer in (*range(cut), shape.n_layers - 1)),
         shift=shift,
         norm=tensors.vector("model.norm.weight"),
-        head=tensors.matrix("lm_head.weight") if "lm_head.weight" in tensors.names else embedding,
+        head=head,
     )
