@@ -33,15 +33,36 @@ class AnswerView(Protocol):
         """
         ...
 
+    def note(self, style: str, label: str, message: object) -> None:
+        """Say what happened meanwhile, without harm to the answer."""
+        ...
+
     def finish(self, runs: Runs) -> None:
         """Show the whole answer and end its last line."""
         ...
 
 
-class PlainView:
-    """For pipes and files: final text only, as it becomes final, and nothing but the text."""
+class NoView:
+    """Shows no answer, only notes."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, notes: Console) -> None:
+        self._notes = notes
+
+    def update(self, runs: Runs, provisional: str, alone: bool) -> None:
+        pass
+
+    def note(self, style: str, label: str, message: object) -> None:
+        notice(self._notes, style, label, message)
+
+    def finish(self, runs: Runs) -> None:
+        pass
+
+
+class PlainView(NoView):
+    """For pipes and files: final text only, as it becomes final, and nothing but the text; notes go to `notes`."""
+
+    def __init__(self, console: Console, notes: Console) -> None:
+        super().__init__(notes)
         self._file = console.file
         self._written = 0
 
@@ -81,6 +102,10 @@ class LiveView:
             self._console.print(styled(runs, self._printed, end))
             self._printed = end + 1
         self._tail.show(runs, self._printed, provisional, PROVISIONAL_ALONE if alone else PROVISIONAL)
+
+    def note(self, style: str, label: str, message: object) -> None:
+        # By the console that draws the answer: it puts the line above, where another one would write into it.
+        notice(self._console, style, label, message)
 
     def finish(self, runs: Runs) -> None:
         self._live.stop()

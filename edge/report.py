@@ -48,14 +48,14 @@ def stage_times(made: Generation) -> dict[str, float | None]:
 def summary_rows(report: dict[str, Any]) -> dict[str, str]:
     """The report's figures as labels and values for people."""
     tokens = report["completion_tokens"]
-    kinds = {kind: sum(length for name, length in report["provenance"] if name == kind) for kind in Provenance}
+    kinds = {kind.value: sum(length for name, length in report["provenance"] if name == kind) for kind in Provenance}
     accepted, drafted = report["accepted"], report["drafted"]
     depths = " ".join(f"{rate:.0%}" for rate in report["acceptance_by_depth"][:8]) or "–"
     per_pass = report["tokens_per_pass"]
     up, down = report["bytes_up_per_token"], report["bytes_down_per_token"]
     ttft = report["ttft_ms"]
     return {
-        "tokens": f"{tokens} ({', '.join(f'{kinds[kind]} {kind.value}' for kind in Provenance)})",
+        "tokens": f"{tokens}: {', '.join(f'{count} {kind}' for kind, count in kinds.items() if count)}",
         "cloud passes": f"{report['cloud_passes']}" + (f" ({per_pass:.2f} tokens a pass)" if per_pass else ""),
         "accepted / drafted": f"{accepted} / {drafted}" + (f" ({accepted / drafted:.0%})" if drafted else ""),
         "acceptance by depth": depths,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from rich.console import Console
 
 from edge.answer_text import AnswerText
-from edge.display import AnswerView, LiveView, PlainView, notice
+from edge.display import AnswerView, LiveView, NoView, PlainView
 from edge.generation import Generation
 
 
@@ -26,20 +26,18 @@ class Speaker:
         try:
             for _ in made.run():
                 if made.lost is not None and not told:
-                    notice(self._notices, "yellow", "no link:", f"{made.lost}; going on alone")
+                    view.note("yellow", "no link:", f"{made.lost}; going on alone")
                 told = made.lost is not None
-                if view is not None:
-                    view.update(
-                        text.runs(made.answer.provenance_runs), text.provisional(made.answer.drafted), made.alone
-                    )
+                view.update(text.runs(made.answer.provenance_runs), text.provisional(made.answer.drafted), made.alone)
                 if each is not None:
                     each()
         finally:
             text.finish()
-            if view is not None:
-                view.finish(text.runs(made.answer.provenance_runs))
+            view.finish(text.runs(made.answer.provenance_runs))
 
-    def _view(self) -> AnswerView | None:
+    def _view(self) -> AnswerView:
         if self._screen is None:
-            return None
-        return LiveView(self._screen) if self._screen.is_terminal else PlainView(self._screen)
+            return NoView(self._notices)
+        if self._screen.is_terminal:
+            return LiveView(self._screen)
+        return PlainView(self._screen, self._notices)

@@ -32,6 +32,7 @@ from shared.params import Placement
 from shared.settings import home_folder
 
 MODEL = "smollm2-135m"
+# An untrained exit drafts well only near the top of the model (docs/performance.md).
 CUT = 28
 PROMPT = "Explain in a few sentences why the sky is blue."
 # The link is cut when this many tokens are final, and comes back when the device has written this many alone.
@@ -43,10 +44,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo; its exit code: 0 when the text equals the cloud's own, 1 when not, 2 for bad input, 130 stopped."""
     parser = argparse.ArgumentParser(prog="demo", description=__doc__, allow_abbrev=False)
     parser.add_argument("--prompt", default=PROMPT)
-    parser.add_argument("--max-tokens", type=int, default=96)
+    parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--no-cut", action="store_true", help="leave the link alone")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there too")
     arguments = parser.parse_args(argv)
+    if not arguments.prompt.strip():
+        parser.error("--prompt is empty; say something")
+    if arguments.max_tokens < 1:
+        parser.error(f"--max-tokens is {arguments.max_tokens}; it must be 1 or more")
+    if arguments.json is not None and not os.access(arguments.json.resolve().parent, os.W_OK):
+        parser.error(f"--json {arguments.json}: its folder isn't there or can't be written to")
     console = Console()
     signal.signal(signal.SIGTERM, _interrupt)
     try:
@@ -83,8 +90,8 @@ def _compare(
         config = _config(f"ws://127.0.0.1:{proxy.port}", bundle, max_tokens, Placement.EDGE)
         with Device(config) as device:
             made, text = device.chat([Message("user", prompt)])
-            scene = _Scene(proxy, made, console) if cut else None
-            Speaker(console, console).speak(made, text, each=scene)
+            scene = _Scene(proxy, made) if cut else None
+            Speaker(console, Console(stderr=True)).speak(made, text, each=scene)
             report = answer_report(made, text.finish())
     with Device(_config(verifier.url, bundle, max_tokens, Placement.AR)) as device:
         alone, alone_text = device.chat([Message("user", prompt)])
@@ -94,6 +101,8 @@ def _compare(
     report["equal_to_cloud_alone"] = report["token_ids"] == beside["token_ids"]
     report["cloud_alone"] = beside
     console.print()
+    if report["tokens_per_pass"]:
+        console.print(f"[bold]{report['tokens_per_pass']:.2f} committed tokens a cloud pass[/]", highlight=False)
     console.print(summary_table({"edgewise": summary_rows(report), "cloud alone": summary_rows(beside)}))
     if report["equal_to_cloud_alone"]:
         console.print("[bold green]the two texts are equal[/], token for token")
@@ -106,7 +115,7 @@ def _compare(
 class _Scene:
     """Cuts the link in mid-answer and brings it back, once each."""
 
-    def __init__(self, proxy: ThreadedLinkProxy, made: Generation, console: Console) -> None:
+    def __init__(self, proxy: ThreadedLinkProxy, made: Generation) -> None:
         self._proxy = proxy
         self._made = made
         self._cut = False
@@ -116,7 +125,6 @@ class _Scene:
         if not self._cut and len(self._made.answer.tokens) >= CUT_AFTER:
             self._cut = True
             self._proxy.cut()
-            # The device writes alone as soon as its link reports the cut; this waits for nothing else.
         elif self._cut and not self._restored:
             ended = self._made.alone and not self._made.answer.can_draft
             if self._made.statistics.local_tokens >= ALONE or ended:

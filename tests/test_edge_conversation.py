@@ -129,4 +129,4 @@ def test_losing_the_link_is_told_once_and_the_report_counts_it() -> None:
     report = answer_report(made, text.finish())
     rows = summary_rows(report)
     assert report["written_alone"] == report["completion_tokens"] > 0
-    assert "0 cloud" in rows["tokens"] and rows["cloud passes"] == "0"
+    assert rows["tokens"].endswith(" local") and rows["cloud passes"] == "0"

@@ -1,6 +1,7 @@
 """What reaches the terminal, and what reaches a pipe."""
 
 import io
+import re
 
 from rich.console import Console
 
@@ -26,7 +27,7 @@ def output(console: Console) -> str:
 
 def test_a_pipe_gets_final_text_only_and_each_piece_once() -> None:
     console = Console(file=io.StringIO(), _environ={})
-    view = PlainView(console)
+    view = PlainView(console, console)
     view.update([DRAFTED], " perhaps", alone=False)
     assert output(console) == "one two"
     view.update([DRAFTED, CLOUD], " or not", alone=True)
@@ -38,7 +39,7 @@ def test_a_pipe_gets_final_text_only_and_each_piece_once() -> None:
 def test_a_pipe_gets_the_text_as_it_is() -> None:
     console = Console(file=io.StringIO(), width=10, _environ={})
     long = "[bold]" + "x" * 50 + "\x1b[31m"
-    PlainView(console).finish([(Provenance.CLOUD, long)])
+    PlainView(console, console).finish([(Provenance.CLOUD, long)])
     assert output(console) == long + "\n"
 
 
@@ -101,3 +102,16 @@ def test_the_summary_has_a_column_an_answer_and_no_markup() -> None:
     console.print(summary_table({"here": {"tokens": "5", "note": "[red]"}, "cloud": {"tokens": "6"}}))
     lines = [line.split() for line in output(console).splitlines()]
     assert lines == [["here", "cloud"], ["tokens", "5", "6"], ["note", "[red]", "–"]]
+
+
+def test_a_note_on_a_terminal_stands_above_the_unfinished_line() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=60, height=20)
+    view = LiveView(console)
+    view.update([(Provenance.CLOUD, "half a li")], "", alone=False)
+    view.note("yellow", "no link:", "cut")
+    view.update([(Provenance.CLOUD, "half a line")], "", alone=True)
+    view.finish([(Provenance.CLOUD, "half a line")])
+    assert isinstance(console.file, io.StringIO)
+    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).strip() for line in console.file.getvalue().split("\n")]
+    assert "no link: cut" in lines
+    assert "half a line" in lines
