@@ -68,7 +68,12 @@ def _parser(settings: Settings) -> argparse.ArgumentParser:
     flag("--threads", type=int, default=settings.default("threads", 0), help="CPU threads; 0 takes all cores")
     flag("--host", default=settings.default("host", "127.0.0.1"))
     flag("--port", type=int, default=settings.default("port", 8765), help="0 takes any free port")
-    flag("--max-context", type=int, default=settings.default("max_context", Limits().max_context))
+    flag(
+        "--max-context",
+        type=int,
+        default=settings.default("max_context", None),
+        help=f"tokens a session may have (default: the model's own, at most {Limits().max_context})",
+    )
     flag("--max-sequences", type=int, default=settings.default("max_sequences", SchedulerLimits().max_sequences))
     flag("--tls-cert", type=Path, default=settings.default("tls_cert", None))
     flag("--tls-key", type=Path, default=settings.default("tls_key", None))
@@ -124,7 +129,7 @@ def _serve(arguments: argparse.Namespace, environment: Mapping[str, str]) -> int
         insecure=arguments.insecure,
         tls_cert=arguments.tls_cert,
         tls_key=arguments.tls_key,
-        limits=Limits(max_context=arguments.max_context),
+        max_context=arguments.max_context,
         capacity=SchedulerLimits(max_sequences=arguments.max_sequences),
     )
     return serve(config, arguments.json)

@@ -1,7 +1,7 @@
 """What `edgewise-cloud serve` is told, checked once."""
 
 import ipaddress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cloud.scheduler import SchedulerLimits
@@ -30,6 +30,7 @@ class ServeConfig:
     tls_key: Path | None = None
     hello_timeout_s: float = 10.0
     max_connections: int = 64
+    max_context: int | None = None
     limits: Limits = field(default_factory=Limits)
     capacity: SchedulerLimits = field(default_factory=SchedulerLimits)
 
@@ -45,6 +46,16 @@ class ServeConfig:
             raise BadInput("--tls-cert and --tls-key go together")
         if not 0 <= self.port <= 65535:
             raise BadInput(f"port {self.port} does not exist; use 0 (any free one) to 65535")
+
+    def within(self, longest: int) -> "ServeConfig":
+        """The same for a model whose positions end at `longest`: its limits hold the context that is served.
+
+        Raises BadInput for a `max_context` that the model was not made for.
+        """
+        if self.max_context is not None and not 1 <= self.max_context <= longest:
+            raise BadInput(f"--max-context is {self.max_context}; this model was made for 1 to {longest} tokens")
+        context = self.max_context or min(self.limits.max_context, longest)
+        return replace(self, limits=replace(self.limits, max_context=context))
 
     @property
     def loopback(self) -> bool:

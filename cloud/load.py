@@ -29,10 +29,5 @@ def load_verifier(source: ModelSource, manifest: Manifest, config: ServeConfig) 
             raise BadInput("--dtype fp16 is slow and inexact on a CPU; use bf16 or fp32")
         torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
     model = load_target(source, DTYPES[config.dtype])
-    longest = model.config.max_position_embeddings
-    if config.limits.max_context > longest:
-        raise BadInput(
-            f"--max-context {config.limits.max_context}: {source.name} was made for at most {longest} tokens"
-        )
     target = TorchModel(model, cut=manifest.cut, max_context=config.limits.max_context, device=config.device)
     return Verifier(target), target.vocab_size

@@ -43,6 +43,7 @@ def serve(config: ServeConfig, as_json: bool) -> int:
     source = resolve_source(config.model, config.home, progress=None)
     if source.weights_sha256 != manifest.identity.weights:
         raise BadInput(f"the bundle {config.bundle} was built from other weights than {config.model}; build it again")
+    config = config.within(int(source.config["max_position_embeddings"]))
     metrics = Metrics()
     hub = Hub(config, metrics)
 

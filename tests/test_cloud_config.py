@@ -6,6 +6,7 @@ import pytest
 
 from cloud.config import ServeConfig
 from shared.errors import BadInput
+from shared.params import Limits
 
 
 def config(**changes: object) -> ServeConfig:
@@ -33,3 +34,11 @@ def test_half_a_tls_pair_a_short_token_and_an_impossible_port_are_refused() -> N
         config(token="short")
     with pytest.raises(BadInput, match="65535"):
         config(port=65536)
+
+
+def test_the_context_is_the_models_own_unless_less_is_asked_for() -> None:
+    assert config().within(256).limits.max_context == 256
+    assert config().within(10**6).limits.max_context == Limits().max_context
+    assert config(max_context=100).within(256).limits.max_context == 100
+    with pytest.raises(BadInput, match="1 to 256"):
+        config(max_context=257).within(256)
