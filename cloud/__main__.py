@@ -91,12 +91,14 @@ def _model_flag(parser: argparse.ArgumentParser, settings: Settings) -> None:
 
 
 def _build(arguments: argparse.Namespace, environment: Mapping[str, str]) -> int:
-    from cloud.publish.build import build_bundle
     from cloud.source import resolve_source
 
     console = Console(stderr=True)
     with StageProgress(console) as progress:
         source = resolve_source(arguments.model, home_folder(environment), progress.update)
+        # It imports torch and takes seconds, too long to wait for "there is no such model".
+        from cloud.publish.build import build_bundle
+
         manifest = build_bundle(
             source,
             arguments.cut,

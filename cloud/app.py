@@ -60,7 +60,7 @@ class Hub:
         try:
             service = await asyncio.to_thread(load)
         except Exception as error:
-            log.error("the model did not load: %s", error)
+            log.debug("the model did not load", exc_info=True)
             self.failure = error
             failed()
             return

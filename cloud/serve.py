@@ -1,7 +1,9 @@
 """Running the verifier: load the model, bind the address, serve until told to stop."""
 
+import asyncio
 import json
 import logging
+import signal
 import socket
 import ssl
 import sys
@@ -9,7 +11,7 @@ import sys
 import uvicorn
 from rich.console import Console
 
-from cloud.app import Hub, Service, create_app
+from cloud.app import DRAIN_GRACE, Hub, Service, create_app
 from cloud.config import ServeConfig
 from cloud.engine import Engine
 from cloud.metrics import Metrics
@@ -17,25 +19,32 @@ from cloud.scheduler import Scheduler
 from cloud.sequence import ModelShape
 from cloud.source import resolve_source
 from shared.bundle import load_manifest
-from shared.errors import BadInput
+from shared.errors import BadInput, EdgewiseError
 
 log = logging.getLogger(__name__)
 
 
 class _Server(uvicorn.Server):
-    """Tells the devices to go elsewhere before uvicorn closes their sockets."""
+    """Takes no more devices, tells those that are here to go elsewhere, and gives them time for it."""
 
     def __init__(self, config: uvicorn.Config, hub: Hub) -> None:
         super().__init__(config)
         self._hub = hub
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
         self._hub.drain()
+        # uvicorn closes all sockets at once, before a Drain could leave.
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + DRAIN_GRACE
+        while self._hub.connections and not self.force_exit and clock() < deadline:
+            await asyncio.sleep(0.02)
         await super().shutdown(sockets)
 
 
 def serve(config: ServeConfig, as_json: bool) -> int:
-    """Serve until SIGTERM or Ctrl-C; the exit code.
+    """Serve until SIGTERM or Ctrl-C; the exit code: 0 when told to stop, 1 when the model fails to load.
 
     Raises BadInput for a model, bundle, certificate or address that can't be used.
     """
@@ -72,20 +81,27 @@ def serve(config: ServeConfig, as_json: bool) -> int:
             ws_per_message_deflate=False,
             ssl_certfile=config.tls_cert,
             ssl_keyfile=config.tls_key,
-            timeout_graceful_shutdown=5,
+            timeout_graceful_shutdown=2,
         ),
         hub,
     )
     host, port = listener.getsockname()[:2]
     _announce(config, host, port, as_json)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         server.run(sockets=[listener])
+    except KeyboardInterrupt:
+        # Once all has ended in order, uvicorn raises the signal that it was told to stop by again.
+        return 0
     except ssl.SSLError as error:
         raise BadInput(f"the TLS certificate and key can't be used: {error}") from error
     finally:
         listener.close()
-    if hub.failure is not None:
+    if isinstance(hub.failure, EdgewiseError):
         raise hub.failure
+    if hub.failure is not None:
+        log.error("the model did not load: %r", hub.failure)
+        return 1
     return 0
 
 

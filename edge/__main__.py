@@ -14,8 +14,8 @@ from edge.config import DEFAULT_CLOUD, DeviceConfig, find_bundle
 from edge.conversation import converse
 from edge.device import Device
 from edge.display import notice
-from edge.generation import Plan, WhenBack
 from edge.pacing import FixedPacing
+from edge.plan import Plan, WhenBack
 from edge.report import answer_report
 from edge.speaker import Speaker
 from edge.tokenizer import Message
@@ -82,7 +82,7 @@ def _answer_flags(parser: argparse.ArgumentParser, settings: Settings) -> None:
     flag("--when-back", WhenBack, WhenBack.REVISE, "what becomes of text written alone when the link returns")
     flag("--hidden", str, None, f"send hidden states beside drafts: {' or '.join(DTYPES)}; they are not private")
     flag("--draft-length", int, pacing.draft_length, "tokens in a draft")
-    flag("--window", int, None, "drafted tokens in flight; the draft length means stop-and-wait")
+    flag("--window", int, None, "drafted tokens in flight; by default two drafts, and one draft is stop-and-wait")
     flag("--max-tokens", int, 256, "the answer's longest length")
     flag("--seed", int, sampling.seed, "the same seed gives the same answer")
     flag("--temperature", float, sampling.temperature, "0 is greedy")
@@ -98,7 +98,7 @@ def _answer_flags(parser: argparse.ArgumentParser, settings: Settings) -> None:
 
 
 def _config(arguments: argparse.Namespace, environment: Mapping[str, str]) -> DeviceConfig:
-    window = arguments.draft_length if arguments.window is None else arguments.window
+    window = 2 * arguments.draft_length if arguments.window is None else arguments.window
     if arguments.hidden is not None and arguments.hidden not in DTYPES:
         raise BadInput(f"--hidden {arguments.hidden} is no codec; use {' or '.join(DTYPES)}")
     params = SamplingParams(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edge.generation import Plan
+from edge.plan import Plan
 from shared.errors import BadInput
 from shared.params import Placement, SamplingParams
 

@@ -25,6 +25,9 @@ def converse(device: Device, screen: Console, notices: Console, lines: Iterable[
         except KeyboardInterrupt:
             line = None
         if line is None:
+            if screen.is_terminal:
+                # The shell's own prompt belongs on a line of its own.
+                screen.print()
             return 0
         if not line.strip():
             continue

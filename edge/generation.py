@@ -5,14 +5,14 @@ Runs in the thread that owns the draft model. Whether to go on alone is decided 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import replace
 from typing import Protocol
 
 from edge.answer import Answer
 from edge.drafter import Drafter
 from edge.link_events import Declined, Fatal, FrameReceived, LinkDown, LinkEvent, LinkUp
 from edge.pacing import FixedPacing
+from edge.plan import Plan, WhenBack
 from edge.statistics import Statistics
 from edge.uplink import Uplink
 from shared.errors import Code, LinkLost, PeerError, Refused
@@ -24,29 +24,6 @@ from shared.params import Placement
 FRAME_OVERHEAD = 16384
 # How long one wait for an event lasts at most, in seconds, so that Ctrl-C is never held up.
 WAIT = 0.5
-
-
-class WhenBack(StrEnum):
-    """What becomes of the local tail when the link returns."""
-
-    REVISE = "revise"
-    KEEP = "keep"
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How an answer is to be made.
-
-    `busy_patience_s` bounds how long a full cloud is asked again; `linger_s` is how long an answer that ended while
-    the link was lost waits for it, so that a short outage doesn't leave a wrong ending.
-    """
-
-    placement: Placement = Placement.EDGE
-    pacing: FixedPacing = field(default_factory=FixedPacing)
-    hidden: str | None = None
-    when_back: WhenBack = WhenBack.REVISE
-    busy_patience_s: float = 30.0
-    linger_s: float = 3.0
 
 
 class StopCheck(Protocol):

@@ -7,10 +7,13 @@ from shared.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class FixedPacing:
-    """Drafts of `draft_length` tokens, at most `window` of them in flight; equal numbers are stop-and-wait."""
+    """Drafts of `draft_length` tokens, at most `window` of them in flight.
+
+    Equal numbers are stop-and-wait; a window of two drafts keeps drafting while the verdict on the first is on its way.
+    """
 
     draft_length: int = 4
-    window: int = 4
+    window: int = 8
 
     def __post_init__(self) -> None:
         if not 1 <= self.draft_length <= self.window:

@@ -1,9 +1,13 @@
 """One answer as a program may read it, and as the rows of a table."""
 
+from types import MappingProxyType
 from typing import Any
 
 from edge.answer import Provenance
 from edge.generation import Generation
+
+# Names that leave room for two columns of figures on a terminal of 80.
+SHORT = MappingProxyType({Provenance.ACCEPTED: "accepted", Provenance.CLOUD: "cloud", Provenance.LOCAL: "local"})
 
 
 def answer_report(made: Generation, text: str) -> dict[str, Any]:
@@ -48,18 +52,20 @@ def stage_times(made: Generation) -> dict[str, float | None]:
 def summary_rows(report: dict[str, Any]) -> dict[str, str]:
     """The report's figures as labels and values for people."""
     tokens = report["completion_tokens"]
-    kinds = {kind.value: sum(length for name, length in report["provenance"] if name == kind) for kind in Provenance}
+    kinds = {kind: sum(length for name, length in report["provenance"] if name == kind) for kind in Provenance}
     accepted, drafted = report["accepted"], report["drafted"]
     depths = " ".join(f"{rate:.0%}" for rate in report["acceptance_by_depth"][:8]) or "–"
     per_pass = report["tokens_per_pass"]
     up, down = report["bytes_up_per_token"], report["bytes_down_per_token"]
     ttft = report["ttft_ms"]
+    alone, lost = report["written_alone"], report["links_lost"]
     return {
-        "tokens": f"{tokens}: {', '.join(f'{count} {kind}' for kind, count in kinds.items() if count)}",
-        "cloud passes": f"{report['cloud_passes']}" + (f" ({per_pass:.2f} tokens a pass)" if per_pass else ""),
+        "tokens": f"{tokens}: {', '.join(f'{count} {SHORT[kind]}' for kind, count in kinds.items() if count)}",
+        "cloud passes": f"{report['cloud_passes']}" + (f" ({per_pass:.2f} tokens each)" if per_pass else ""),
         "accepted / drafted": f"{accepted} / {drafted}" + (f" ({accepted / drafted:.0%})" if drafted else ""),
         "acceptance by depth": depths,
-        "written alone": f"{report['written_alone']} tokens, link lost {report['links_lost']} times",
+        "written alone": f"{alone} tokens"
+        + (f", link lost {'once' if lost == 1 else f'{lost} times'}" if lost else ""),
         "bytes per token": f"{up or 0:.1f} up, {down or 0:.1f} down",
         "time to first token": "–" if ttft is None else f"{ttft:.0f} ms",
         "tokens/s": f"{report['tokens_per_s']:.1f}",

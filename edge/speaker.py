@@ -27,6 +27,8 @@ class Speaker:
             for _ in made.run():
                 if made.lost is not None and not told:
                     view.note("yellow", "no link:", f"{made.lost}; going on alone")
+                if told and made.lost is None:
+                    view.note("green", "the link is back:", "going on with the cloud")
                 told = made.lost is not None
                 view.update(text.runs(made.answer.provenance_runs), text.provisional(made.answer.drafted), made.alone)
                 if each is not None:

@@ -10,7 +10,8 @@ class Statistics:
     """Counts and times of one answer; times in seconds.
 
     `verify_s` and `queue_s` are the cloud's own figures from its Commits; `link_s` is what is left of each wait for
-    a verdict: sockets, protocol and the network.
+    a verdict: sockets, protocol and the network. That wait counts from the newest draft, so only stop-and-wait shows
+    the link's whole share.
     """
 
     cloud_passes: int = 0

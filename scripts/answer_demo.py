@@ -19,8 +19,8 @@ from rich.console import Console
 from edge.config import DeviceConfig
 from edge.device import Device
 from edge.display import notice, summary_table
-from edge.generation import Generation, Plan
-from edge.pacing import FixedPacing
+from edge.generation import Generation
+from edge.plan import Plan
 from edge.report import answer_report, summary_rows
 from edge.speaker import Speaker
 from edge.tokenizer import Message
@@ -133,7 +133,7 @@ class _Scene:
 
 
 def _config(cloud: str, bundle: Path, max_tokens: int, placement: Placement) -> DeviceConfig:
-    plan = Plan(placement=placement, pacing=FixedPacing(4, 4))
+    plan = Plan(placement=placement)
     return DeviceConfig(bundle=bundle, cloud=cloud, max_tokens=max_tokens, plan=plan)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from cloud.batch import Work
@@ -21,6 +22,7 @@ from cloud.load import DTYPES
 from cloud.source import resolve_source
 from cloud.target import load_target
 from cloud.torch_model import TorchModel
+from shared.errors import EdgewiseError
 from shared.params import SamplingParams
 from shared.settings import home_folder
 
@@ -45,21 +47,28 @@ def measure(model: TorchModel, context: int, rows: Sequence[int], repeats: int) 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark and print its table."""
+    """Run the benchmark and print its table; its exit code: 0 done, 2 bad input."""
     parser = argparse.ArgumentParser(prog="bench_verify", description=__doc__, allow_abbrev=False)
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--dtype", choices=sorted(DTYPES), default="bf16")
     parser.add_argument("--context", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--core", type=int, default=1, help="the core to run on")
+    parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)), help="the core to run on")
     parser.add_argument("--json", type=Path, metavar="FILE")
     arguments = parser.parse_args(argv)
-    os.sched_setaffinity(0, {arguments.core % (os.cpu_count() or 1)})
+    if arguments.core not in os.sched_getaffinity(0):
+        parser.error(f"--core {arguments.core} is not one of {sorted(os.sched_getaffinity(0))}")
+    if arguments.repeats < 1 or arguments.context < 1:
+        parser.error("--repeats and --context must be 1 or more")
+    os.sched_setaffinity(0, {arguments.core})
     torch.set_num_threads(1)
-    home = home_folder(os.environ)
-    source = resolve_source(arguments.model, home, None)
-    hf_model = load_target(source, DTYPES[arguments.dtype])
-    model = TorchModel(hf_model, cut=1, max_context=1024, device="cpu")
+    try:
+        source = resolve_source(arguments.model, home_folder(os.environ), None)
+        hf_model = load_target(source, DTYPES[arguments.dtype])
+    except EdgewiseError as error:
+        Console(stderr=True).print(f"[red]error:[/] {escape(str(error))}", highlight=False)
+        return 2
+    model = TorchModel(hf_model, cut=1, max_context=arguments.context + max(ROWS), device="cpu")
     medians = measure(model, arguments.context, ROWS, arguments.repeats)
     table = Table(title=f"one pass, {arguments.dtype}, one core, context {arguments.context}")
     for column in ("rows", "ms (median)", "against 1 row"):

@@ -30,8 +30,8 @@ def load_prompts(path: Path | None, count: int) -> list[str]:
     found = [text for text in map(_prompt, lines) if text]
     if not found:
         raise BadInput(f"{path} has no line with turns, user, question or prompt")
-    step = max(1, len(found) // count)
-    return found[::step][:count]
+    count = min(count, len(found))
+    return [found[index * len(found) // count] for index in range(count)]
 
 
 def _prompt(record: Any) -> str | None:

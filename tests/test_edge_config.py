@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from edge.config import DeviceConfig, find_bundle
-from edge.generation import Plan
 from edge.pacing import FixedPacing
+from edge.plan import Plan
 from shared.errors import BadInput
 from shared.params import Placement
 

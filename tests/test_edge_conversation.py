@@ -10,7 +10,8 @@ from edge.answer import Answer
 from edge.answer_text import AnswerText
 from edge.conversation import converse
 from edge.drafter import Drafter
-from edge.generation import Generation, Plan
+from edge.generation import Generation
+from edge.plan import Plan
 from edge.report import answer_report, summary_rows
 from edge.speaker import Speaker
 from edge.token_bytes import TokenBytes
@@ -130,3 +131,22 @@ def test_losing_the_link_is_told_once_and_the_report_counts_it() -> None:
     rows = summary_rows(report)
     assert report["written_alone"] == report["completion_tokens"] > 0
     assert rows["tokens"].endswith(" local") and rows["cloud passes"] == "0"
+
+
+def test_the_return_of_the_link_is_told() -> None:
+    device, screen, notices = FakeDevice(), console(), console()
+    made, text = device.chat([Message("user", "abc")])
+
+    def scene() -> None:
+        if len(made.answer.tokens) >= 3 and not made.statistics.links_lost:
+            device.cloud.cut()
+        elif made.alone and made.statistics.local_tokens == 2:
+            device.cloud.connect()
+
+    Speaker(screen, notices).speak(made, text, each=scene)
+    assert said(screen).strip() == letters("abc")
+    assert said(notices).splitlines() == [
+        "no link: cut; going on alone",
+        "the link is back: going on with the cloud",
+    ]
+    assert summary_rows(answer_report(made, text.text))["written alone"] == "2 tokens, link lost once"

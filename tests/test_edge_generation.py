@@ -7,9 +7,10 @@ import pytest
 
 from edge.answer import Answer, Provenance
 from edge.drafter import Drafter
-from edge.generation import Generation, Plan, WhenBack
+from edge.generation import Generation
 from edge.link_events import Declined
 from edge.pacing import FixedPacing
+from edge.plan import Plan, WhenBack
 from edge.uplink import Uplink
 from shared.errors import Code, Refused
 from shared.frames import Cancel, Draft, FinishReason, Open, Refuse, Steer

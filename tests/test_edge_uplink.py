@@ -6,8 +6,9 @@ import pytest
 
 from edge.answer import Answer
 from edge.drafter import Drafter
-from edge.generation import Generation, Plan
+from edge.generation import Generation
 from edge.link_events import Declined, Fatal, LinkDown, LinkEvent, LinkUp
+from edge.plan import Plan
 from edge.uplink import Uplink
 from shared.errors import BadInput, Code, LinkLost, Refused
 from shared.frames import CONNECTION, VERSION, Cancel, Draft, Open, Steer, Welcome

@@ -9,10 +9,11 @@ import pytest
 from edge.answer import Answer, Provenance
 from edge.answer_text import AnswerText
 from edge.drafter import Drafter
-from edge.generation import Generation, Plan
+from edge.generation import Generation
 from edge.link import Link
 from edge.link_config import LinkConfig
 from edge.pacing import FixedPacing
+from edge.plan import Plan
 from edge.uplink import Uplink
 from scripts.link_proxy import ThreadedLinkProxy
 from shared.params import Limits, Placement, SamplingParams

@@ -17,9 +17,10 @@ from cloud.scheduler import Scheduler, SchedulerLimits
 from edge.answer import Answer, Provenance
 from edge.draft_model import DraftModel
 from edge.drafter import Drafter
-from edge.generation import Generation, Plan
+from edge.generation import Generation
 from edge.onnx_model import open_model
 from edge.pacing import FixedPacing
+from edge.plan import Plan
 from edge.uplink import Uplink
 from shared.frames import Commit, Open
 from shared.params import Limits, Placement, SamplingParams

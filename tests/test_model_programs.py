@@ -7,18 +7,39 @@ import re
 import select
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import HTTPSHandler, ProxyHandler, build_opener
 
 import pytest
 import trustme
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
 
 from scripts.verifier_process import Verifier, verifier_process
+from shared.bundle import load_manifest
+from shared.codec import decode, encode
 from shared.errors import BadInput
+from shared.frames import (
+    CONNECTION,
+    VERSION,
+    Cancel,
+    Commit,
+    Drain,
+    Finish,
+    Frame,
+    Hello,
+    Open,
+    Opened,
+    Welcome,
+)
+from shared.params import Placement, SamplingParams
 from tests.tiny_checkpoints import write_folder
 
 pytestmark = pytest.mark.model
@@ -48,6 +69,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a tiny model in `model` and its bundle in `bundle`, both made by the real commands."""
     folder = tmp_path_factory.mktemp("home")
     write_folder(folder / "model", initializer_range=0.3)
+    config = (folder / "model" / "config.json").read_text()
+    for name, text in (("weightless", config), ("mamba", json.dumps({"model_type": "mamba"})), ("empty", None)):
+        (folder / name).mkdir()
+        if text is not None:
+            (folder / name / "config.json").write_text(text)
     for name, cut in (("bundle", "2"), ("other", "1")):
         built = call("cloud", "build", "--model", str(folder / "model"), "--cut", cut, "--out", str(folder / name),
                      "--weights", "fp32", "--max-context", "200", home=folder)  # fmt: skip
@@ -119,9 +145,10 @@ def test_tls_and_tokens_on_both_sides(home: Path, tmp_path: Path) -> None:
     issued.cert_chain_pems[0].write_to_path(str(cert))
     issued.private_key_pem.write_to_path(str(key))
     authority.cert_pem.write_to_path(str(ca))
-    with serving(home, "--tls-cert", str(cert), "--tls-key", str(key), EDGEWISE_TOKEN=TOKEN) as (url, _):
+    with serving(home, "--tls-cert", str(cert), "--tls-key", str(key), ca=ca, EDGEWISE_TOKEN=TOKEN) as (url, _):
         assert url.startswith("wss://")
-        assert report(ask(home, url, "--ca", str(ca), EDGEWISE_TOKEN=TOKEN))["completion_tokens"] > 0
+        right = report(ask(home, url, "--ca", str(ca), EDGEWISE_TOKEN=TOKEN))
+        assert right["completion_tokens"] > 0 and right["written_alone"] == 0
         wrong = ask(home, url, "--ca", str(ca), EDGEWISE_TOKEN="another-long-token")
         assert wrong.returncode == 3 and "token" in wrong.stderr
         unknown = ask(home, url, EDGEWISE_TOKEN=TOKEN)
@@ -133,7 +160,8 @@ def test_tls_and_tokens_on_both_sides(home: Path, tmp_path: Path) -> None:
 class serving:
     """`edgewise-cloud serve` with an environment of its own; gives its address and the process."""
 
-    def __init__(self, home: Path, *options: str, **environment: str) -> None:
+    def __init__(self, home: Path, *options: str, ca: Path | None = None, **environment: str) -> None:
+        self._tls = ssl.create_default_context(cafile=ca)
         command = [sys.executable, "-m", "cloud", "serve", "--model", str(home / "model"), "--port", "0", "--json"]
         self._command = [*command, "--bundle", str(home / "bundle"), "--threads", "1", *options]
         self._environment = {**clean(), "EDGEWISE_HOME": str(home), **environment}
@@ -143,23 +171,59 @@ class serving:
             self._command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self._environment, cwd=ROOT
         )
         assert self._process.stdout is not None
-        url = json.loads(self._process.stdout.readline())["url"]
-        return url, self._process
+        announced = json.loads(self._process.stdout.readline())
+        deadline = time.monotonic() + 60
+        while not self._healthy(announced["url"]):
+            assert self._process.poll() is None and time.monotonic() < deadline, "the server did not become ready"
+            time.sleep(0.1)
+        return announced["url"], self._process
 
     def __exit__(self, *error: object) -> None:
         if self._process.poll() is None:
             self._process.kill()
         self._process.communicate()
 
+    def _healthy(self, url: str) -> bool:
+        opener = build_opener(ProxyHandler({}), HTTPSHandler(context=self._tls))
+        try:
+            with opener.open(url.replace("ws", "http", 1) + "/health", timeout=5) as answer:
+                return bool(json.load(answer)["status"] == "ok")
+        except HTTPError:
+            return False
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
-def test_a_server_that_is_told_to_stop_ends_in_order(home: Path, number: signal.Signals) -> None:
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
+def test_a_server_that_is_told_to_stop_drains_and_ends_in_order(home: Path, number: signal.Signals) -> None:
     with serving(home) as (url, process):
-        assert report(ask(home, url))["completion_tokens"] > 0
-        process.send_signal(number)
-        _, words = process.communicate(timeout=20)
-    assert process.returncode in (0, 130, -number)
-    assert "Traceback" not in words, words
+        alone, drafted = report(ask(home, url, "--placement", "ar")), report(ask(home, url))
+        assert drafted["token_ids"] == alone["token_ids"], "in bf16 too, on a CPU"
+        assert alone["written_alone"] == drafted["written_alone"] == 0
+        with connect(f"{url}/v1/session", proxy=None, compression=None) as socket:
+            socket.send(encode(Hello(CONNECTION, VERSION, load_manifest(home / "bundle").identity, None)))
+            assert isinstance(hear(socket), Welcome)
+            # Where the device drafts, a session stays open after its first Commit.
+            socket.send(encode(Open(1, (5, 6, 7), 3, 20, SamplingParams(), Placement.EDGE, (2,), None)))
+            assert [type(hear(socket)) for _ in range(2)] == [Opened, Commit]
+            process.send_signal(number)
+            assert isinstance(hear(socket), Drain)
+            with pytest.raises(ConnectionRefusedError):
+                connect(f"{url}/v1/session", proxy=None)
+            if number is signal.SIGTERM:
+                # It has its time, and what is open goes on.
+                socket.send(encode(Cancel(1)))
+                assert isinstance(hear(socket), Finish)
+            else:
+                with pytest.raises(ConnectionClosed) as closed:
+                    socket.recv(timeout=10)
+                assert closed.value.rcvd is not None and closed.value.rcvd.code == 1012
+        _, words = process.communicate(timeout=10)
+    assert (process.returncode, words) == (0, "")
+
+
+def hear(socket: ClientConnection) -> Frame:
+    data = socket.recv(timeout=10)
+    assert isinstance(data, bytes)
+    return decode(data, 1 << 20)
 
 
 @pytest.mark.parametrize(
@@ -171,15 +235,18 @@ def test_a_server_that_is_told_to_stop_ends_in_order(home: Path, number: signal.
         (["--max-context", "100000"], "made for 1 to 256"),
         (["--bundle", "nowhere"], "nowhere"),
         (["--model", "nowhere/at/all"], "nowhere/at/all"),
+        (["--model", "{home}/weightless"], "weightless holds no weights: model.safetensors is missing"),
+        (["--model", "{home}/mamba"], "mamba"),
         (["--tls-cert", "cert.pem"], "go together"),
         (["--nonsense"], "unrecognized arguments"),
     ],
 )
 def test_a_server_that_cannot_start_says_why(home: Path, options: list[str], words: str) -> None:
-    flags = ["--model", str(home / "model"), "--bundle", str(home / "bundle"), "--port", "0"]
-    done = call("cloud", "serve", *flags, *options, home=home)
+    flags = ["--model", str(home / "model"), "--bundle", str(home / "bundle"), "--port", "0", "--json"]
+    done = call("cloud", "serve", *flags, *(option.format(home=home) for option in options), home=home)
     assert done.returncode == 2, done.stderr
     assert words in done.stderr and "Traceback" not in done.stderr
+    assert "usage:" in done.stderr or len(done.stderr.splitlines()) == 1, "one sentence"
 
 
 def test_a_port_that_is_taken_is_named(home: Path, verifier: Verifier) -> None:
@@ -189,17 +256,16 @@ def test_a_port_that_is_taken_is_named(home: Path, verifier: Verifier) -> None:
 
 
 def test_what_cannot_be_built_is_refused_by_name(home: Path, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "config.json").write_text(json.dumps({"model_type": "mamba"}))
     for model, cut, words in (
-        (tmp_path / "empty", "2", "config.json"),
-        (tmp_path / "other", "2", "mamba"),
-        (home / "model", "99", "cut"),
+        ("empty", "2", "empty/config.json is missing"),
+        ("weightless", "2", "weightless holds no weights"),
+        ("mamba", "2", "mamba"),
+        ("model", "99", "cut"),
     ):
-        done = call("cloud", "build", "--model", str(model), "--cut", cut, "--out", str(tmp_path / "out"), home=home)
+        out = tmp_path / "out"
+        done = call("cloud", "build", "--model", str(home / model), "--cut", cut, "--out", str(out), home=home)
         assert done.returncode == 2 and words in done.stderr, done.stderr
-        assert not (tmp_path / "out").exists()
+        assert "Traceback" not in done.stderr and not out.exists()
 
 
 def test_chat_on_a_terminal_goes_on_after_an_interrupt(home: Path, verifier: Verifier) -> None:

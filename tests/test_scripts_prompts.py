@@ -12,9 +12,11 @@ from shared.errors import BadInput
 
 def test_each_known_field_gives_a_prompt_spread_over_the_file(tmp_path: Path) -> None:
     records = [{"turns": ["a", "b"]}, {"user": "c"}, {"question": "d"}, {"prompt": "e"}, {"other": "f"}, {"turns": []}]
+    records.append({"prompt": "g"})
     file = tmp_path / "prompts.jsonl"
     file.write_text("\n".join(json.dumps(record) for record in records) + "\n\n")
-    assert load_prompts(file, 10) == ["a", "c", "d", "e"]
+    assert load_prompts(file, 10) == ["a", "c", "d", "e", "g"]
+    assert load_prompts(file, 3) == ["a", "c", "e"]
     assert load_prompts(file, 2) == ["a", "d"]
     assert load_prompts(None, 2) == list(OWN[:2])
 
