@@ -9,7 +9,7 @@ from edge.display import notice
 from edge.report import answer_report
 from edge.speaker import Speaker
 from edge.tokenizer import Message
-from shared.errors import BadInput, Refused
+from shared.errors import EdgewiseError
 
 
 def converse(device: Device, screen: Console, notices: Console, lines: Iterable[str]) -> int:
@@ -34,7 +34,7 @@ def converse(device: Device, screen: Console, notices: Console, lines: Iterable[
         history.append(Message("user", line.strip()))
         try:
             answered = _turn(device, speaker, notices, history)
-        except (BadInput, Refused) as error:
+        except EdgewiseError as error:
             notice(notices, "red", "error:", error)
             history.pop()
             continue

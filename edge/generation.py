@@ -201,7 +201,7 @@ class Generation:
     def _on_event(self, event: LinkEvent, uplink: Uplink) -> bool:
         match event:
             case LinkUp():
-                if self._plan.when_back is WhenBack.KEEP:
+                if self._plan.when_back is WhenBack.KEEP and self.lost is not None:
                     self.answer.keep_local()
                     self._commit_text()
                 self._open(uplink)

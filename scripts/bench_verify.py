@@ -14,7 +14,6 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from cloud.batch import Work
@@ -22,6 +21,7 @@ from cloud.load import DTYPES
 from cloud.source import resolve_source
 from cloud.target import load_target
 from cloud.torch_model import TorchModel
+from edge.display import notice
 from shared.errors import EdgewiseError
 from shared.params import SamplingParams
 from shared.settings import home_folder
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         source = resolve_source(arguments.model, home_folder(os.environ), None)
         hf_model = load_target(source, DTYPES[arguments.dtype])
     except EdgewiseError as error:
-        Console(stderr=True).print(f"[red]error:[/] {escape(str(error))}", highlight=False)
+        notice(Console(stderr=True), "red", "error:", error)
         return 2
     model = TorchModel(hf_model, cut=1, max_context=arguments.context + max(ROWS), device="cpu")
     medians = measure(model, arguments.context, ROWS, arguments.repeats)

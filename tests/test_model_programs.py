@@ -22,6 +22,8 @@ import trustme
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
+from cloud.config import ServeConfig
+from cloud.serve import serve
 from scripts.verifier_process import Verifier, verifier_process
 from shared.bundle import load_manifest
 from shared.codec import decode, encode
@@ -247,6 +249,19 @@ def test_a_server_that_cannot_start_says_why(home: Path, options: list[str], wor
     assert done.returncode == 2, done.stderr
     assert words in done.stderr and "Traceback" not in done.stderr
     assert "usage:" in done.stderr or len(done.stderr.splitlines()) == 1, "one sentence"
+
+
+def test_a_model_that_fails_to_load_ends_the_server(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object) -> None:
+        raise MemoryError("no room for the weights")
+
+    monkeypatch.setattr("cloud.load.load_verifier", fails)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    config = ServeConfig(model=str(home / "model"), bundle=home / "bundle", home=home, port=0)
+    assert serve(config, as_json=True) == 1
+    assert caplog.messages == ["the model did not load: MemoryError('no room for the weights')"]
 
 
 def test_a_port_that_is_taken_is_named(home: Path, verifier: Verifier) -> None:
