@@ -18,7 +18,7 @@ from shared.errors import BadInput, EdgewiseError
 from shared.params import Limits
 from shared.settings import Settings, home_folder, read_config_file
 
-DTYPES = ("fp32", "bf16", "fp16")
+DTYPES = ("auto", "fp32", "bf16", "fp16")
 EXIT_BAD_INPUT = 2
 
 
@@ -64,7 +64,12 @@ def _parser(settings: Settings) -> argparse.ArgumentParser:
     flag = serve.add_argument
     flag("--bundle", type=Path, default=settings.default("bundle", None), help="the bundle that devices use")
     flag("--device", default=settings.default("device", "cpu"), help="cpu or cuda")
-    flag("--dtype", choices=DTYPES, default=settings.default("dtype", "bf16"))
+    flag(
+        "--dtype",
+        choices=DTYPES,
+        default=settings.default("dtype", "auto"),
+        help="auto: bf16 where the machine has instructions for it",
+    )
     flag("--threads", type=int, default=settings.default("threads", 0), help="CPU threads; 0 takes all cores")
     flag("--host", default=settings.default("host", "127.0.0.1"))
     flag("--port", type=int, default=settings.default("port", 8765), help="0 takes any free port")

@@ -32,6 +32,7 @@ class Service:
     engine: Engine
     identity: BundleIdentity
     model_name: str
+    dtype: str
 
 
 class Hub:
@@ -95,7 +96,8 @@ def create_app(hub: Hub, load: Callable[[], Service], failed: Callable[[], None]
         service = hub.ready
         if service is None:
             return JSONResponse({"status": hub.state}, status_code=503)
-        return JSONResponse({"status": "ok", "model": service.model_name, "bundle": service.identity.id})
+        body = {"status": "ok", "model": service.model_name, "bundle": service.identity.id, "dtype": service.dtype}
+        return JSONResponse(body)
 
     @app.get("/metrics")
     async def metrics() -> Response:

@@ -17,10 +17,9 @@ from cloud.kv_cache import BLOCK, SlotCache
 
 NAME = "edgewise"
 
-# The CPU kernel cuts query rows into blocks of a multiple of TILE, and multiplies a block of fewer than LEAST rows by
-# another routine, which adds in another order. Rows are filled up so that none is left over.
-TILE = 32
-LEAST = 8
+# The CPU kernel multiplies a few rows, and those left over from a multiple of 4, by other routines, which add in
+# another order; so rows are filled up to a multiple of this.
+FILL = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,4 @@ def _mask(segment: Segment, group: int, dtype: torch.dtype, device: torch.device
     mask = torch.zeros(segment.rows, length, dtype=dtype, device=device)
     mask.masked_fill_(places > own[:, None], -torch.inf)
     mask = mask.repeat(group, 1)
-    left_over = mask.shape[0] % TILE
-    if 0 < left_over < LEAST:
-        mask = F.pad(mask, (0, 0, 0, LEAST - left_over))
-    return mask[None, None]
+    return F.pad(mask, (0, 0, 0, -mask.shape[0] % FILL))[None, None]

@@ -8,6 +8,9 @@ from cloud.scheduler import SchedulerLimits
 from shared.errors import BadInput
 from shared.params import Limits
 
+# The dtype that lets the machine decide.
+AUTO = "auto"
+
 
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
@@ -20,7 +23,7 @@ class ServeConfig:
     bundle: Path
     home: Path
     device: str = "cpu"
-    dtype: str = "bf16"
+    dtype: str = AUTO
     threads: int = 0
     host: str = "127.0.0.1"
     port: int = 8765

@@ -35,6 +35,8 @@ class BatchVerifier(Protocol):
 class _Frame:
     slot: int
     frame: Open | Draft | Steer | Cancel
+    # When the frame came (time.monotonic): what it waits for a running pass is part of its time in the queue.
+    arrived: float
     reply: Reply | None = None
 
 
@@ -84,12 +86,12 @@ class Engine:
         return self._next_slot
 
     def open(self, slot: int, frame: Open, reply: Reply) -> None:
-        self._inbox.put(_Frame(slot, frame, reply))
+        self._inbox.put(_Frame(slot, frame, time.monotonic(), reply))
         if self._ended is not None:
             self._answer_late_opens(*self._ended)
 
     def update(self, slot: int, frame: Draft | Steer | Cancel) -> None:
-        self._inbox.put(_Frame(slot, frame))
+        self._inbox.put(_Frame(slot, frame, time.monotonic()))
 
     def drop(self, slot: int) -> None:
         """The device behind a slot has gone: its KV is freed before the next pass (hazard 8)."""
@@ -135,19 +137,18 @@ class Engine:
             self._apply(command)
 
     def _apply(self, command: _Frame | _Gone) -> None:
-        now = time.monotonic()
         match command:
             case _Gone(slot):
                 self._scheduler.drop(slot)
                 self._release(slot)
-            case _Frame(slot, Open() as frame, reply):
+            case _Frame(slot, Open() as frame, arrived, reply):
                 assert reply is not None, "an Open comes with its reply"
                 self._replies[slot] = reply
-                self._deliver(self._scheduler.open(slot, frame, now))
+                self._deliver(self._scheduler.open(slot, frame, arrived))
             case _Frame(slot, Cancel()):
                 self._deliver(self._scheduler.cancel(slot))
-            case _Frame(slot, Draft() | Steer() as frame):
-                self._deliver(self._scheduler.update(slot, frame, now))
+            case _Frame(slot, Draft() | Steer() as frame, arrived):
+                self._deliver(self._scheduler.update(slot, frame, arrived))
 
     def _deliver(self, answers: list[Answer]) -> None:
         for slot, frame in answers:

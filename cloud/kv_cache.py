@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 # Buffers end on a multiple of this, so that attention can read whole blocks (`cloud.attention`).
-BLOCK = 256
+BLOCK = 512
 FIRST_CAPACITY = BLOCK
 
 

@@ -6,7 +6,6 @@ import logging
 import signal
 import socket
 import ssl
-import sys
 
 import uvicorn
 from rich.console import Console
@@ -53,17 +52,19 @@ def serve(config: ServeConfig, as_json: bool) -> int:
     if source.weights_sha256 != manifest.identity.weights:
         raise BadInput(f"the bundle {config.bundle} was built from other weights than {config.model}; build it again")
     config = config.within(int(source.config["max_position_embeddings"]))
-    metrics = Metrics()
+    metrics, console = Metrics(), Console(stderr=True)
     hub = Hub(config, metrics)
 
     def load() -> Service:
         # torch takes seconds to import, and /health answers meanwhile.
         from cloud.load import load_verifier
 
-        verifier, vocab_size = load_verifier(source, manifest, config)
-        shape = ModelShape(vocab_size, manifest.hidden_size, config.limits.max_context)
+        loaded = load_verifier(source, manifest, config)
+        shape = ModelShape(loaded.vocab_size, manifest.hidden_size, config.limits.max_context)
         scheduler = Scheduler(shape, config.limits, config.capacity)
-        return Service(Engine(scheduler, verifier, metrics), manifest.identity, manifest.name)
+        if not as_json:
+            console.print(f"[green]ready[/]: {manifest.name}, {loaded.dtype} on {config.device}", highlight=False)
+        return Service(Engine(scheduler, loaded.verifier, metrics), manifest.identity, manifest.name, loaded.dtype)
 
     listener = _bind(config)
     server: _Server
@@ -119,7 +120,7 @@ def _announce(config: ServeConfig, host: str, port: int, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"url": url, "port": port}), flush=True)
         return
-    console = Console(file=sys.stderr)
-    console.print(f"[bold]edgewise-cloud[/] listens on [cyan]{url}[/], {config.dtype} on {config.device}")
+    console = Console(stderr=True)
+    console.print(f"[bold]edgewise-cloud[/] listens on [cyan]{url}[/]")
     if not config.loopback and config.tls_cert is None:
         console.print("[yellow]without TLS, the token and all text can be read on the way[/]")

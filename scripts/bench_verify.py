@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from cloud.batch import Work
-from cloud.load import DTYPES
+from cloud.config import AUTO
+from cloud.load import DTYPES, pick_dtype
 from cloud.source import resolve_source
 from cloud.target import load_target
 from cloud.torch_model import TorchModel
@@ -50,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark and print its table; its exit code: 0 done, 2 bad input."""
     parser = argparse.ArgumentParser(prog="bench_verify", description=__doc__, allow_abbrev=False)
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--dtype", choices=sorted(DTYPES), default="bf16")
+    parser.add_argument("--dtype", choices=(AUTO, *sorted(DTYPES)), default=AUTO)
     parser.add_argument("--context", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)), help="the core to run on")
@@ -64,20 +65,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     try:
         source = resolve_source(arguments.model, home_folder(os.environ), None)
-        hf_model = load_target(source, DTYPES[arguments.dtype])
+        dtype = pick_dtype(arguments.dtype, "cpu")
+        hf_model = load_target(source, DTYPES[dtype])
     except EdgewiseError as error:
         notice(Console(stderr=True), "red", "error:", error)
         return 2
     model = TorchModel(hf_model, cut=1, max_context=arguments.context + max(ROWS), device="cpu")
     medians = measure(model, arguments.context, ROWS, arguments.repeats)
-    table = Table(title=f"one pass, {arguments.dtype}, one core, context {arguments.context}")
+    table = Table(title=f"one pass, {dtype}, one core, context {arguments.context}")
     for column in ("rows", "ms (median)", "against 1 row"):
         table.add_column(column, justify="right")
     for count, value in medians.items():
         table.add_row(str(count), f"{value:.1f}", f"{value / medians[1]:.2f}x")
     Console().print(table)
     report = {
-        "dtype": arguments.dtype,
+        "dtype": dtype,
         "verify_rows_ms": {str(count): round(value, 3) for count, value in medians.items()},
         "verify8_over_verify1": round(medians[9] / medians[1], 4),
     }

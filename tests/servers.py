@@ -52,7 +52,7 @@ def running_server(
             assert loaded.wait(30)
         shape = ModelShape(VOCAB, WIDTH, limits.max_context)
         scheduler = Scheduler(shape, limits, SchedulerLimits())
-        return Service(Engine(scheduler, verifier, metrics), IDENTITY, "toy")
+        return Service(Engine(scheduler, verifier, metrics), IDENTITY, "toy", "fp32")
 
     listener = socket.create_server(("127.0.0.1", 0))
     app = create_app(hub, load, failed=lambda: None)

@@ -23,7 +23,7 @@ def fill(cache: SlotCache, tokens: int) -> None:
 def test_growth_keeps_every_layer() -> None:
     cache = new()
     fill(cache, 100)
-    cache.reserve(900)
+    cache.reserve(3 * BLOCK)
     assert cache.capacity == 4 * BLOCK
     for layer in range(SHAPE.layers):
         kept = cache.layer(layer)[:, :, :100]
@@ -39,8 +39,8 @@ def test_what_lies_beyond_the_length_is_finite() -> None:
 
 
 def test_growth_ends_at_the_context_in_whole_blocks() -> None:
-    cache = new(max_context=600)
-    cache.reserve(600)
+    cache = new(max_context=2 * BLOCK + 10)
+    cache.reserve(2 * BLOCK + 10)
     assert cache.capacity == 3 * BLOCK
     with pytest.raises(AssertionError, match="the context holds"):
         cache.reserve(3 * BLOCK + 1)
