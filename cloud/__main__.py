@@ -56,6 +56,11 @@ def _parser(settings: Settings) -> argparse.ArgumentParser:
         default="int8",
         help="inputs of 4-bit layers: int8 is fast, fp32 gives hidden states as exact as the weights",
     )
+    build.add_argument(
+        "--draft-vocabulary",
+        type=int,
+        help="how many tokens can be drafted, the most frequent ones (default: by the head's share of the cost)",
+    )
     build.add_argument("--max-context", type=int, default=2048, help="tokens that the device's KV buffer holds")
 
     serve = commands.add_parser("serve", help="run the verifier", allow_abbrev=False)
@@ -112,6 +117,7 @@ def _build(arguments: argparse.Namespace, environment: Mapping[str, str]) -> int
             weights=arguments.weights,
             max_context=arguments.max_context,
             activations=arguments.activations,
+            draft_vocabulary=arguments.draft_vocabulary,
             progress=progress.update,
         )
     console.print(f"[green]bundle {manifest.identity.id}[/] in {arguments.out}: {manifest.name}, cut at {manifest.cut}")

@@ -27,7 +27,8 @@ class DraftModel(Protocol):
     def forward(self, ids: Sequence[int]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Feed `ids` after what is cached: logits of the last one [vocab], residuals at the cut [len(ids), d].
 
-        Raises BadInput when they don't fit into `max_context`; nothing is lost then.
+        Tokens that can't be drafted have a logit of -inf. Raises BadInput when the ids don't fit into `max_context`;
+        nothing is lost then.
         """
         ...
 

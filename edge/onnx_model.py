@@ -9,6 +9,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from edge.draft_model import DraftModel
+from edge.draft_vocabulary import load_draft_ids
 from edge.onnx_portable import PortableModel
 from edge.onnx_session import open_session
 from edge.token_check import check_ids
@@ -52,7 +53,9 @@ class FastModel:
             "last_index": _bound(self._last),
             "logits_from": _bound(self._first_wanted),
         }
-        self._logits = np.zeros((1, 1, manifest.vocab_size), np.float32)
+        self._draft_ids = load_draft_ids(folder, manifest)
+        self._all_logits: NDArray[np.float32] = np.full(manifest.vocab_size, -np.inf, np.float32)
+        self._logits = np.zeros((1, 1, manifest.draft_vocab_size), np.float32)
         self._logits_value = _bound(self._logits)
         self._one_id = np.zeros((1, 1), np.int64)
         self._one_hidden = np.zeros((1, 1, manifest.hidden_size), np.float32)
@@ -78,13 +81,14 @@ class FastModel:
     def forward(self, ids: Sequence[int]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Feed `ids` after what is cached: logits of the last one [vocab], residuals at the cut [len(ids), d].
 
-        Raises BadInput when they don't fit into `max_context`, or aren't ids of this vocabulary; nothing is lost then.
+        Tokens that can't be drafted have a logit of -inf. Raises BadInput when the ids don't fit into `max_context`, or
+        aren't ids of this vocabulary; nothing is lost then.
         """
         check_ids(ids, self._length, self._max_context, self._vocab_size)
         if len(ids) == 1:
             self._one_id[0, 0] = ids[0]
             self._run(self._one, 1)
-            return self._logits[0, 0].copy(), self._one_hidden[0].copy()
+            return self._last_logits(), self._one_hidden[0].copy()
         hidden = np.empty((len(ids), self._hidden_size), np.float32)
         begin = self._length
         try:
@@ -95,7 +99,7 @@ class FastModel:
             # Ctrl-C between two chunks must not leave a half prompt in the cache.
             self._length = begin
             raise
-        return self._logits[0, 0].copy(), hidden
+        return self._last_logits(), hidden
 
     def truncate(self, n: int) -> None:
         """Forget all but the first `n` tokens, in every cache at once and in constant time."""
@@ -106,6 +110,13 @@ class FastModel:
     def close(self) -> None:
         """Give the buffers and the session back."""
         del self._one, self._caches, self._session
+
+    def _last_logits(self) -> NDArray[np.float32]:
+        drafted: NDArray[np.float32] = self._logits[0, 0]
+        if self._draft_ids is None:
+            return drafted.copy()
+        self._all_logits[self._draft_ids] = drafted
+        return self._all_logits.copy()
 
     def _bind(self, ids: NDArray[np.int64], hidden: NDArray[np.float32]) -> Any:
         """A binding for one pass over `ids` [1, T], which writes into `hidden` [1, T, d] and the shared buffers."""

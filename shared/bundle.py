@@ -16,10 +16,11 @@ from shared.errors import BundleError
 # (stage, done, total): what long work reports as it goes on.
 Progress = Callable[[str, int, int], None]
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST_NAME = "manifest.json"
 TOKENIZER_NAME = "tokenizer.json"
 TEMPLATE_NAME = "chat_template.jinja"
+DRAFT_IDS_NAME = "draft_ids.i32"
 EXPORTERS = ("fast", "portable")
 WEIGHT_FORMATS = ("q4", "fp32")
 _CHUNK = 1 << 20
@@ -81,7 +82,9 @@ class Manifest:
 
     `cut` layers and one exit block have a KV cache of `[1, n_kv_heads, max_context, head_dim]` each for keys and
     values. `head_context` is the longest context that a trained exit head has seen; None means untrained (hazard 19).
-    `graph` names the ONNX file; its external weights are among `files`, which lists everything but the manifest.
+    `draft_vocab_size` tokens can be drafted; where those are not all, the file `draft_ids.i32` lists them in ascending
+    order, as little-endian int32. `graph` names the ONNX file; its external weights are among `files`, which lists
+    everything but the manifest.
     """
 
     format: int
@@ -95,6 +98,7 @@ class Manifest:
     n_kv_heads: int
     head_dim: int
     vocab_size: int
+    draft_vocab_size: int
     max_context: int
     bos_id: int | None
     stop_ids: tuple[int, ...]
@@ -136,6 +140,10 @@ class Manifest:
             raise _wrong("id", "the id that follows from `identity`")
         if manifest.cut != manifest.identity.cut or not 1 <= manifest.cut <= manifest.n_layers:
             raise _wrong("cut", f"the identity's cut, from 1 to {manifest.n_layers}")
+        if manifest.draft_vocab_size > manifest.vocab_size:
+            raise _wrong("draft_vocab_size", f"at most vocab_size, which is {manifest.vocab_size}")
+        if manifest.draft_vocab_size < manifest.vocab_size and DRAFT_IDS_NAME not in manifest.files:
+            raise _wrong("files", f"a list with {DRAFT_IDS_NAME}, since not all tokens can be drafted")
         if manifest.graph not in manifest.files:
             raise _wrong("graph", "one of `files`")
         return manifest

@@ -24,6 +24,7 @@ def sample_manifest(**changes: Any) -> Manifest:
         "n_kv_heads": 2,
         "head_dim": 16,
         "vocab_size": 300,
+        "draft_vocab_size": 300,
         "max_context": 128,
         "bos_id": 0,
         "stop_ids": (2,),

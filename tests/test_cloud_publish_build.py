@@ -12,7 +12,7 @@ from cloud.publish.build import build_bundle
 from cloud.publish.weight_files import WeightFiles
 from cloud.source import ModelSource, resolve_source
 from edge.onnx_model import open_model
-from shared.bundle import load_manifest, verify_files
+from shared.bundle import DRAFT_IDS_NAME, load_manifest, verify_files
 from shared.errors import BadInput
 from tests.tiny_checkpoints import LAYERS, write_folder, write_gguf
 
@@ -46,6 +46,24 @@ def test_same_source_gives_the_same_identity(source: ModelSource, tmp_path: Path
     assert first.identity.differences(other.identity) == ("cut", "head")
 
 
+@pytest.mark.parametrize(("weights", "activations"), [("q4", "int8"), ("q4", "fp32"), ("fp32", "fp32")])
+def test_a_small_draft_vocabulary_gives_the_same_logits_for_its_tokens_and_none_for_others(
+    weights: str, activations: str, source: ModelSource, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"max_context": 64, "weights": weights, "activations": activations}
+    whole = build_bundle(source, 2, tmp_path / "whole", **options)
+    small = build_bundle(source, 2, tmp_path / "small", draft_vocabulary=50, **options)
+    assert whole.draft_vocab_size == whole.vocab_size and small.draft_vocab_size == 50
+    assert whole.identity.differences(small.identity) == ("head",)
+    drafted = np.fromfile(tmp_path / "small" / DRAFT_IDS_NAME, "<i4")
+    assert set(small.stop_ids) <= set(drafted.tolist()) and len(drafted) == 50
+    for ids in ([1, 2, 3], [7]):
+        wanted = open_model(tmp_path / "whole", whole).forward(ids)[0]
+        got = open_model(tmp_path / "small", small).forward(ids)[0]
+        np.testing.assert_allclose(got[drafted], wanted[drafted], atol=1e-5)
+        assert np.isneginf(np.delete(got, drafted)).all() and got.shape == wanted.shape
+
+
 def test_cut_below_the_last_layer_runs(source: ModelSource, tmp_path: Path) -> None:
     for cut in (1, LAYERS - 1):
         manifest = build_bundle(source, cut, tmp_path / str(cut), max_context=64)
@@ -72,6 +90,12 @@ def test_folder_with_untied_head_is_rounded_to_4_bits(tmp_path: Path) -> None:
         ({"exporter": "portable"}, "fp32 weights only"),
         ({"max_context": 257}, "a context of 257 tokens is not possible; use 16 to 256"),
         ({"max_context": 2}, "a context of 2 tokens"),
+        ({"draft_vocabulary": 1}, "a draft vocabulary of 1 tokens is not possible; use"),
+        ({"draft_vocabulary": 10**6}, "a draft vocabulary of 1000000 tokens is not possible"),
+        (
+            {"draft_vocabulary": 50, "exporter": "portable", "weights": "fp32"},
+            "drafts from the whole vocabulary; leave --draft-vocabulary out",
+        ),
     ],
 )
 def test_what_can_not_be_built_is_refused_at_once(

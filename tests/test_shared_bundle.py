@@ -63,7 +63,7 @@ def test_manifest_survives_json() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": 2}, "has format 2; this program reads format 1"),
+        ({"format": 1}, "has format 1; this program reads format 2"),
         ({"cut": 3}, "`cut` must be"),
         ({"id": "0" * 32}, "`id` must be"),
         ({"hidden_size": 0}, "`hidden_size` must be a positive number"),
@@ -74,6 +74,9 @@ def test_manifest_survives_json() -> None:
         ({"stop_ids": ["x"]}, "`stop_ids` must be a list of token ids"),
         ({"bos_id": -1}, "`bos_id` must be a number or null"),
         ({"graph": "other.onnx"}, "`graph` must be one of `files`"),
+        ({"draft_vocab_size": 301}, "`draft_vocab_size` must be at most vocab_size, which is 300"),
+        ({"draft_vocab_size": 200}, "`files` must be a list with draft_ids.i32"),
+        ({"draft_vocab_size": 0}, "`draft_vocab_size` must be a positive number"),
         ({"identity": {"weights": "a"}}, "`identity` must be an object with"),
         ({"files": {"../secret": {"bytes": 1, "sha256": "e" * 64}}}, "inside the bundle, which '../secret' is not"),
         ({"files": {"/etc/passwd": {"bytes": 1, "sha256": "e" * 64}}}, "inside the bundle"),

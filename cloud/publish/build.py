@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from cloud.publish.draft_vocabulary import default_size, draft_ids
 from cloud.publish.exit_block import CALIBRATION_CHAT, DESCRIPTION, exit_shift
 from cloud.publish.fast_graph import write_fast_graph
 from cloud.publish.portable_graph import write_portable_graph
@@ -18,6 +19,7 @@ from cloud.publish.tokenizer_files import TokenizerFiles, tokenizer_files
 from cloud.source import ModelSource
 from cloud.target import load_target
 from shared.bundle import (
+    DRAFT_IDS_NAME,
     EXPORTERS,
     FORMAT,
     MANIFEST_NAME,
@@ -47,19 +49,29 @@ def build_bundle(
     weights: str = "q4",
     max_context: int = DEFAULT_CONTEXT,
     activations: str = "int8",
+    draft_vocabulary: int | None = None,
     progress: Progress | None = None,
 ) -> Manifest:
     """Write the bundle of `source` cut after `cut` layers into the folder `out`, replacing a bundle that is there.
 
     `weights` is "q4" (a GGUF's own 4- and 8-bit blocks exactly, else rounded to 4 bits) or "fp32". `activations` is
     "int8", which is fast, and also rounds the draft head to 4 bits, or "fp32", which keeps q4 within rounding of the
-    same weights in torch. The portable exporter has fp32 weights only. Raises BadInput for what can't be built; `out`
-    is as it was then.
+    same weights in torch. `draft_vocabulary` is how many tokens can be drafted; None leaves it to the head's share of
+    the cost. The portable exporter has fp32 weights and the whole vocabulary only. Raises BadInput for what can't be
+    built; `out` is as it was then.
     """
     _check(source, cut, out, exporter, weights, max_context, activations)
+    vocab_size = int(source.config["vocab_size"])
+    if exporter == "portable":
+        if draft_vocabulary not in (None, vocab_size):
+            raise BadInput("the portable exporter drafts from the whole vocabulary; leave --draft-vocabulary out")
+        draft_vocabulary = vocab_size
+    elif draft_vocabulary is None:
+        draft_vocabulary = default_size(source.config, cut)
     report = progress or _silent
     report("load the model", 0, 1)
     files = tokenizer_files(source)
+    drafted = draft_ids(vocab_size, draft_vocabulary, files.stop_ids)
     model = load_target(source, torch.float32)
     report("load the model", 1, 1)
     report("measure the exit block", 0, 1)
@@ -71,17 +83,19 @@ def build_bundle(
         folder.mkdir()
         (folder / TOKENIZER_NAME).write_bytes(files.tokenizer_json.encode())
         (folder / TEMPLATE_NAME).write_bytes(files.template.encode())
-        head = _head_hash(source, cut, shift)
+        head = _head_hash(source, cut, shift, drafted)
         if exporter == "fast":
             del model
             max_bits = _MAX_BITS[activations] if weights == "q4" else 0
-            half = split(source, cut, max_bits, shift)
+            half = split(source, cut, max_bits, shift, drafted if len(drafted) < vocab_size else None)
             graph = write_fast_graph(half, max_context, _ACCURACY_LEVELS[activations], folder, progress)
         else:
             report("export", 0, 1)
             graph = write_portable_graph(model, cut, shift, folder)
             report("export", 1, 1)
-        manifest = _manifest(source, cut, files, head, graph, exporter, weights, max_context)
+        if len(drafted) < vocab_size:
+            (folder / DRAFT_IDS_NAME).write_bytes(drafted.astype("<i4").tobytes())
+        manifest = _manifest(source, cut, files, head, graph, exporter, weights, max_context, len(drafted))
         manifest = replace(manifest, files=_entries(folder))
         # The manifest comes last: a folder with one is whole.
         (folder / MANIFEST_NAME).write_text(manifest.to_json(), encoding="utf-8")
@@ -120,6 +134,7 @@ def _manifest(
     exporter: str,
     weights: str,
     max_context: int,
+    draft_vocab_size: int,
 ) -> Manifest:
     shape = model_shape(source.config)
     return Manifest(
@@ -140,6 +155,7 @@ def _manifest(
         n_kv_heads=shape.n_kv_heads,
         head_dim=shape.head_dim,
         vocab_size=shape.vocab_size,
+        draft_vocab_size=draft_vocab_size,
         max_context=max_context,
         bos_id=files.bos_id,
         stop_ids=files.stop_ids,
@@ -152,9 +168,10 @@ def _manifest(
     )
 
 
-def _head_hash(source: ModelSource, cut: int, shift: NDArray[np.float32]) -> str:
-    """The exit block is settled by its description, the source's weights, the cut and the shift."""
-    return _sha256(f"{DESCRIPTION}:{source.weights_sha256}:{cut}:".encode() + shift.tobytes())
+def _head_hash(source: ModelSource, cut: int, shift: NDArray[np.float32], drafted: NDArray[np.int32]) -> str:
+    """The exit block is settled by its description, the source's weights, the cut, the shift and the tokens drafted."""
+    settled = f"{DESCRIPTION}:{source.weights_sha256}:{cut}:".encode()
+    return _sha256(settled + shift.tobytes() + drafted.astype("<i4").tobytes())
 
 
 def calibration_ids(files: TokenizerFiles) -> list[list[int]]:

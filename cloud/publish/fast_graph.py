@@ -5,7 +5,7 @@ Rows are kept as `[T, d]` throughout; only attention sees a batch of one. Contra
 inputs   input_ids int64 `[1, T]`; logits_from int64 `[1]`, the first row to compute logits for;
          total_length int32 `[]` = tokens cached + T, and last_index int32 `[1]` = total_length - 1;
          past_key_i, past_value_i float32 `[1, kv heads, max_context, head_dim]` for each block
-outputs  logits float32 `[1, T - logits_from, vocab]`;
+outputs  logits float32 `[1, T - logits_from, vocab]`, of the tokens that can be drafted, in ascending order;
          hidden float32 `[1, T, d]`, the residual at the cut before any norm;
          present_key_i, present_value_i: bind them to the buffers of the past
 
@@ -73,7 +73,7 @@ class _FastGraph:
         normed, _ = self._norm(residual, update, half.norm)
         graph.node("Unsqueeze", [self._project(normed, half.head), self._ints(0)], ["logits"])
 
-        graph.output("logits", np.float32, [1, "R", shape.vocab_size])
+        graph.output("logits", np.float32, [1, "R", _outputs(half.head)])
         graph.output("hidden", np.float32, [1, "T", shape.hidden_size])
         for i in range(len(half.blocks)):
             graph.output(f"present_key_{i}", np.float32, cache)
@@ -113,12 +113,12 @@ class _FastGraph:
         if only_from:
             attended, residual = (self._rows_from(value, only_from) for value in (attended, residual))
         normed, residual = self._norm(residual, self._linear(attended, [block.o]), block.ffn_norm)
-        width = _outputs(block.gate)
+        width = _outputs(block.gate.weights)
         both = self._linear(normed, [block.gate, block.up])
         gate, up = graph.node("Split", [both, self._ints(width, width)], 2, axis=-1)
         # QuickGelu with alpha 1 is x * sigmoid(x): SiLU in one operator.
         activated = graph.op("Mul", graph.op("QuickGelu", gate, domain=CONTRIB, alpha=1.0), up)
-        assert shape.hidden_size == _outputs(block.down)
+        assert shape.hidden_size == _outputs(block.down.weights)
         return residual, self._linear(activated, [block.down])
 
     def _attend(self, index: int, block: Block, normed: str) -> str:
@@ -171,7 +171,7 @@ class _FastGraph:
         """Layers with the same input in one product: `[T, inputs]` to `[T, outputs of all]`."""
         biases: NDArray[np.float32] | None = None
         if any(layer.bias is not None for layer in layers):
-            biases = _join([np.zeros(_outputs(a), np.float32) if a.bias is None else a.bias for a in layers])
+            biases = _join([np.zeros(_outputs(a.weights), np.float32) if a.bias is None else a.bias for a in layers])
         blocks = [layer.weights for layer in layers if isinstance(layer.weights, BlockWeights)]
         if len(blocks) == len(layers):
             if len({part.bits for part in blocks}) > 1:
@@ -213,8 +213,8 @@ class _FastGraph:
         return self._graph.constant(np.array(values, np.int64))
 
 
-def _outputs(layer: Linear) -> int:
-    return layer.weights.rows if isinstance(layer.weights, BlockWeights) else len(layer.weights)
+def _outputs(weights: Weights) -> int:
+    return weights.rows if isinstance(weights, BlockWeights) else len(weights)
 
 
 def _join(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:

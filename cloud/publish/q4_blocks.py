@@ -42,6 +42,11 @@ class BlockWeights:
     def columns(self) -> int:
         return int(self.packed.shape[1]) * BLOCK
 
+    def take(self, rows: NDArray[np.int32]) -> "BlockWeights":
+        """The same layer with these outputs alone, in this order."""
+        offsets = None if self.offsets is None else self.offsets[rows]
+        return BlockWeights(self.bits, self.packed[rows], self.scales[rows], offsets)
+
     def values(self) -> NDArray[np.float32]:
         """The weights they stand for: float32 `[rows, columns]`."""
         codes = _unpack(self.packed) if self.bits == 4 else self.packed

@@ -60,8 +60,8 @@ class ModelShape:
 class DeviceHalf:
     """The device's part of a model. `blocks` are the first N layers and then the exit block.
 
-    The exit block reads the residual at the cut plus `shift`, float32 `[d]`. `embedding` and `head` are `[vocab, d]`,
-    and may be one object.
+    The exit block reads the residual at the cut plus `shift`, float32 `[d]`. `embedding` is `[vocab, d]`; `head` holds
+    the rows of the tokens that can be drafted, and may be the same object.
     """
 
     shape: ModelShape
@@ -152,8 +152,12 @@ def check_cut(config: Mapping[str, Any], cut: int) -> None:
         raise BadInput(f"a cut at {cut} is not possible: the model has {layers} layers, so use 1 to {layers - 1}")
 
 
-def split(source: ModelSource, cut: int, max_bits: int, shift: NDArray[np.float32]) -> DeviceHalf:
+def split(
+    source: ModelSource, cut: int, max_bits: int, shift: NDArray[np.float32], draft_ids: NDArray[np.int32] | None = None
+) -> DeviceHalf:
     """Read the device's part. Raises BadInput for a cut that can't be.
+
+    `draft_ids` are the tokens that the head is for; None means all.
 
     Matrices are in blocks of at most `max_bits`: 0 keeps all in float32, 4 those that a GGUF stores in 8 bits, 8 none.
     With 8, speed comes first, and the head is rounded to 4 bits: it is the most costly part of a drafted token, only
@@ -165,9 +169,12 @@ def split(source: ModelSource, cut: int, max_bits: int, shift: NDArray[np.float3
     embedding = tensors.matrix("model.embed_tokens.weight")
     head_name = "lm_head.weight" if "lm_head.weight" in tensors.names else "model.embed_tokens.weight"
     if max_bits == 8:
-        head: Weights = quantise(tensors.vector(head_name), GGMLQuantizationType.Q4_0)
+        rows = tensors.vector(head_name)
+        head: Weights = quantise(rows if draft_ids is None else rows[draft_ids], GGMLQuantizationType.Q4_0)
     else:
         head = tensors.matrix(head_name) if "lm_head.weight" in tensors.names else embedding
+        if draft_ids is not None:
+            head = head.take(draft_ids) if isinstance(head, BlockWeights) else head[draft_ids]
     return DeviceHalf(
         shape=shape,
         config=source.config,
