@@ -61,7 +61,18 @@ def _parser(settings: Settings) -> argparse.ArgumentParser:
         type=int,
         help="how many tokens can be drafted, the most frequent ones (default: by the head's share of the cost)",
     )
+    build.add_argument("--exit", type=Path, help="a file that `fit` wrote (default: the one that ships, if any)")
     build.add_argument("--max-context", type=int, default=2048, help="tokens that the device's KV buffer holds")
+
+    fit = commands.add_parser("fit", help="fit the exit's entry to a model and a cut", allow_abbrev=False)
+    fit.set_defaults(command=_fit)
+    _model_flag(fit, settings)
+    fit.add_argument("--cut", type=int, required=True, nargs="+", help="one cut or several, from one reading")
+    fit.add_argument("--data", type=Path, required=True, nargs="+", help="JSONL files: prompts and the model's answers")
+    fit.add_argument("--out", type=Path, required=True, help="a folder for cut<N>.safetensors")
+    fit.add_argument("--conversations", type=int, default=200, help="how many of the files' to read")
+    fit.add_argument("--seed", type=int, default=0, help="which of them")
+    fit.add_argument("--threads", type=int, default=0, help="CPU threads; 0 takes all cores")
 
     serve = commands.add_parser("serve", help="run the verifier", allow_abbrev=False)
     serve.set_defaults(command=_serve)
@@ -118,9 +129,35 @@ def _build(arguments: argparse.Namespace, environment: Mapping[str, str]) -> int
             max_context=arguments.max_context,
             activations=arguments.activations,
             draft_vocabulary=arguments.draft_vocabulary,
+            exit_file=arguments.exit,
             progress=progress.update,
         )
     console.print(f"[green]bundle {manifest.identity.id}[/] in {arguments.out}: {manifest.name}, cut at {manifest.cut}")
+    return 0
+
+
+def _fit(arguments: argparse.Namespace, environment: Mapping[str, str]) -> int:
+    from cloud.source import resolve_source
+
+    console = Console(stderr=True)
+    with StageProgress(console) as progress:
+        source = resolve_source(arguments.model, home_folder(environment), progress.update)
+        import torch
+
+        from cloud.publish.fit import fit
+
+        torch.set_num_threads(arguments.threads or len(os.sched_getaffinity(0)))
+        made = fit(
+            source,
+            arguments.cut,
+            arguments.data,
+            arguments.out,
+            arguments.conversations,
+            arguments.seed,
+            progress.update,
+        )
+    for path, recipe in made.items():
+        console.print(f"[green]{path}[/]: the full model's token at [bold]{recipe.agreement:.1%}[/] of places held out")
     return 0
 
 

@@ -7,9 +7,11 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
+from cloud.publish.exit_entry import ExitEntry
+
 
 def exit_reference(
-    model: PreTrainedModel, ids: Sequence[int], cut: int, shift: NDArray[np.float32]
+    model: PreTrainedModel, ids: Sequence[int], cut: int, entry: ExitEntry
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Logits of every row [T, vocab] and residuals at the cut [T, d], float32."""
     tokens = torch.tensor([list(ids)])
@@ -17,7 +19,9 @@ def exit_reference(
         hidden = model.model(tokens, output_hidden_states=True, use_cache=False).hidden_states[cut]
         positions = torch.arange(len(ids))[None]
         mask = torch.full((len(ids), len(ids)), float("-inf")).triu(1)[None, None]
-        entered = hidden + torch.from_numpy(shift)
+        entered = hidden + torch.from_numpy(entry.shift)
+        if entry.matrix is not None:
+            entered = entered + hidden @ torch.from_numpy(entry.matrix)
         tables = model.model.rotary_emb(entered, positions)
         left = model.model.layers[-1](entered, attention_mask=mask, position_ids=positions, position_embeddings=tables)
         left = left[0] if isinstance(left, tuple) else left

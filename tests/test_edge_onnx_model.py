@@ -9,12 +9,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from cloud.publish.build import build_bundle, calibration_ids
-from cloud.publish.exit_block import exit_shift
+from cloud.publish.build import build_bundle
+from cloud.publish.exit_entry import EntryRecipe, ExitEntry, save_entry
 from cloud.publish.fast_graph import write_fast_graph
 from cloud.publish.portable_graph import write_portable_graph
 from cloud.publish.split import model_shape, split
-from cloud.publish.tokenizer_files import tokenizer_files
 from cloud.source import ModelSource, resolve_source
 from cloud.target import load_target
 from edge.draft_model import DraftModel
@@ -31,18 +30,21 @@ if TYPE_CHECKING:
 
 CUT = 2
 TOLERANCE = 1e-4
-SHIFT = np.linspace(-0.5, 0.5, 64, dtype=np.float32)
+SHIFTED = ExitEntry(None, np.linspace(-0.5, 0.5, 64, dtype=np.float32))
+MAPPED = ExitEntry(np.random.default_rng(3).normal(0, 0.1, (64, 64)).astype(np.float32), SHIFTED.shift)
 
 
-def fast(source: ModelSource, folder: Path, max_bits: int = 0, accuracy_level: int = 1) -> FastModel:
-    """The fast graph of a tiny model with a shift that is not zero, opened."""
-    half = split(source, CUT, max_bits, SHIFT)
+def fast(
+    source: ModelSource, folder: Path, max_bits: int = 0, accuracy_level: int = 1, entry: ExitEntry = SHIFTED
+) -> FastModel:
+    """The fast graph of a tiny model with an entry that is not zero, opened."""
+    half = split(source, CUT, max_bits, entry)
     graph = write_fast_graph(half, CONTEXT, accuracy_level, folder)
     return FastModel(folder, manifest_of(source, graph, "fast"))
 
 
-def portable(source: ModelSource, folder: Path) -> PortableModel:
-    graph = write_portable_graph(load_target(source, torch.float32), CUT, SHIFT, folder)
+def portable(source: ModelSource, folder: Path, entry: ExitEntry = SHIFTED) -> PortableModel:
+    graph = write_portable_graph(load_target(source, torch.float32), CUT, entry, folder)
     return PortableModel(folder, manifest_of(source, graph, "portable"))
 
 
@@ -73,19 +75,19 @@ def assert_same(
     np.testing.assert_allclose(got[1], wanted[1][-rows:], atol=TOLERANCE)
 
 
-def check_parity(model: DraftModel, source: ModelSource) -> None:
+def check_parity(model: DraftModel, source: ModelSource, entry: ExitEntry = SHIFTED) -> None:
     """Prompt, single tokens, rollback and refill: logits and residuals as in torch."""
     target = load_target(source, torch.float32)
     ids = some_ids(CHUNK + 20)
-    assert_same(model.forward(ids), exit_reference(target, ids, CUT, SHIFT), len(ids))
+    assert_same(model.forward(ids), exit_reference(target, ids, CUT, entry), len(ids))
     for token in (5, 9):
         ids.append(token)
-        assert_same(model.forward([token]), exit_reference(target, ids, CUT, SHIFT), 1)
+        assert_same(model.forward([token]), exit_reference(target, ids, CUT, entry), 1)
     for kept, refill in ((len(ids) - 1, 1), (30, 7), (10, 90), (0, 3)):
         model.truncate(kept)
         assert model.length == kept
         ids = ids[:kept] + some_ids(refill, seed=kept + 1)
-        assert_same(model.forward(ids[kept:]), exit_reference(target, ids, CUT, SHIFT), refill)
+        assert_same(model.forward(ids[kept:]), exit_reference(target, ids, CUT, entry), refill)
     model.close()
 
 
@@ -127,6 +129,13 @@ def test_blocks_of_a_gguf_are_carried_without_loss(family: str, kind: str, tmp_p
     check_parity(fast(source, tmp_path, max_bits=4), source)
 
 
+@pytest.mark.parametrize("max_bits", [0, 4])
+def test_a_fitted_entry_moves_the_residual_into_the_exit_block(max_bits: int, tmp_path: Path) -> None:
+    write_gguf(tmp_path / "model.gguf", "llama", "Q4_1")
+    source = resolve_source(str(tmp_path / "model.gguf"), tmp_path)
+    check_parity(fast(source, tmp_path, max_bits=max_bits, entry=MAPPED), source, MAPPED)
+
+
 def test_int8_inputs_stay_near(tmp_path: Path) -> None:
     """The fast setting, where MatMulNBits rounds its inputs to int8: near, and by rounding only."""
     write_gguf(tmp_path / "model.gguf", "llama", "Q4_1")
@@ -134,7 +143,7 @@ def test_int8_inputs_stay_near(tmp_path: Path) -> None:
     model = fast(source, tmp_path, max_bits=8, accuracy_level=4)
     ids = some_ids(40)
     logits, hidden = model.forward(ids)
-    wanted_logits, wanted_hidden = exit_reference(load_target(source, torch.float32), ids, CUT, SHIFT)
+    wanted_logits, wanted_hidden = exit_reference(load_target(source, torch.float32), ids, CUT, SHIFTED)
     assert np.abs(hidden - wanted_hidden).max() < 0.05 * np.abs(wanted_hidden).max()
     # The head is rounded to 4 bits on top.
     assert np.abs(logits - wanted_logits[-1]).max() < 0.2 * np.abs(wanted_logits).max()
@@ -247,24 +256,26 @@ def test_portable_graph_computes_what_torch_does(family: str, tmp_path: Path) ->
     """Hazard 1, for optimum's export. Marked for its time: optimum takes seconds to load and to export."""
     write_folder(tmp_path / "model", family)
     source = resolve_source(str(tmp_path / "model"), tmp_path)
-    check_parity(portable(source, tmp_path), source)
+    check_parity(portable(source, tmp_path, MAPPED), source, MAPPED)
 
 
 @pytest.mark.model
 @pytest.mark.parametrize(("exporter", "weights"), [("fast", "q4"), ("fast", "fp32"), ("portable", "fp32")])
 def test_real_model_computes_what_torch_does(exporter: str, weights: str, real: "RealModel", tmp_path: Path) -> None:
     """Hazards 1 and 14 on the pinned model; its Q4_1 weights are carried exactly, so q4 meets the same tolerance."""
-    build_bundle(
-        real.source, 10, tmp_path / "b", exporter=exporter, weights=weights, activations="fp32", max_context=256
-    )
+    width = real.reference.config.hidden_size
+    matrix = np.random.default_rng(1).normal(0, 0.01, (width, width)).astype(np.float16).astype(np.float32)
+    entry = ExitEntry(matrix, np.linspace(-0.5, 0.5, width, dtype=np.float32))
+    save_entry(tmp_path / "exit", entry, EntryRecipe(real.source.weights_sha256, 10, 1, "none", 1, 0.0))
+    options = {"exporter": exporter, "weights": weights, "exit_file": tmp_path / "exit"}
+    build_bundle(real.source, 10, tmp_path / "b", activations="fp32", max_context=256, **options)
     manifest = load_manifest(tmp_path / "b")
     model = open_model(tmp_path / "b", manifest)
-    shift = exit_shift(real.reference, calibration_ids(tokenizer_files(real.source)), 10)
     ids = real.prompt("Write a haiku about rain. 2 + 2 = ?")
     for kept, more in ((0, ids), (len(ids), [284, 30]), (12, ids[12:20])):
         model.truncate(kept)
         held = [*ids[:kept], *more]
-        logits, hidden = exit_reference(real.reference, held, 10, shift)
+        logits, hidden = exit_reference(real.reference, held, 10, entry)
         got = model.forward(more)
         drafted = np.isfinite(got[0])
         assert drafted.sum() == manifest.draft_vocab_size

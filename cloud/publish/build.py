@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from cloud.publish.draft_vocabulary import default_size, draft_ids
-from cloud.publish.exit_block import CALIBRATION_CHAT, DESCRIPTION, exit_shift
+from cloud.publish.exit_block import CALIBRATION_CHAT, exit_shift
+from cloud.publish.exit_entry import ExitEntry, load_entry, shipped_entry
 from cloud.publish.fast_graph import write_fast_graph
 from cloud.publish.portable_graph import write_portable_graph
 from cloud.publish.split import check_cut, model_shape, split
@@ -50,6 +51,7 @@ def build_bundle(
     max_context: int = DEFAULT_CONTEXT,
     activations: str = "int8",
     draft_vocabulary: int | None = None,
+    exit_file: Path | None = None,
     progress: Progress | None = None,
 ) -> Manifest:
     """Write the bundle of `source` cut after `cut` layers into the folder `out`, replacing a bundle that is there.
@@ -57,8 +59,9 @@ def build_bundle(
     `weights` is "q4" (a GGUF's own 4- and 8-bit blocks exactly, else rounded to 4 bits) or "fp32". `activations` is
     "int8", which is fast, and also rounds the draft head to 4 bits, or "fp32", which keeps q4 within rounding of the
     same weights in torch. `draft_vocabulary` is how many tokens can be drafted; None leaves it to the head's share of
-    the cost. The portable exporter has fp32 weights and the whole vocabulary only. Raises BadInput for what can't be
-    built; `out` is as it was then.
+    the cost. `exit_file` is an entry that `edgewise-cloud fit` wrote; None takes the one that ships for this model and
+    cut, if there is one, else a shift measured here. The portable exporter has fp32 weights and the whole vocabulary
+    only. Raises BadInput for what can't be built; `out` is as it was then.
     """
     _check(source, cut, out, exporter, weights, max_context, activations)
     vocab_size = int(source.config["vocab_size"])
@@ -71,31 +74,34 @@ def build_bundle(
     report = progress or _silent
     report("load the model", 0, 1)
     files = tokenizer_files(source)
+    entry, head_context = _fitted_entry(source, cut, exit_file)
     drafted = draft_ids(vocab_size, draft_vocabulary, files.stop_ids)
     model = load_target(source, torch.float32)
     report("load the model", 1, 1)
-    report("measure the exit block", 0, 1)
-    shift = exit_shift(model, calibration_ids(files), cut)
-    report("measure the exit block", 1, 1)
+    if entry is None:
+        report("measure the exit block", 0, 1)
+        entry = ExitEntry(None, exit_shift(model, calibration_ids(files), cut))
+        report("measure the exit block", 1, 1)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch:
         folder = Path(scratch) / "bundle"
         folder.mkdir()
         (folder / TOKENIZER_NAME).write_bytes(files.tokenizer_json.encode())
         (folder / TEMPLATE_NAME).write_bytes(files.template.encode())
-        head = _head_hash(source, cut, shift, drafted)
+        head = _head_hash(source, cut, entry, drafted)
         if exporter == "fast":
             del model
             max_bits = _MAX_BITS[activations] if weights == "q4" else 0
-            half = split(source, cut, max_bits, shift, drafted if len(drafted) < vocab_size else None)
+            half = split(source, cut, max_bits, entry, drafted if len(drafted) < vocab_size else None)
             graph = write_fast_graph(half, max_context, _ACCURACY_LEVELS[activations], folder, progress)
         else:
             report("export", 0, 1)
-            graph = write_portable_graph(model, cut, shift, folder)
+            graph = write_portable_graph(model, cut, entry, folder)
             report("export", 1, 1)
         if len(drafted) < vocab_size:
             (folder / DRAFT_IDS_NAME).write_bytes(drafted.astype("<i4").tobytes())
         manifest = _manifest(source, cut, files, head, graph, exporter, weights, max_context, len(drafted))
+        manifest = replace(manifest, exit_block=entry.description, head_context=head_context)
         manifest = replace(manifest, files=_entries(folder))
         # The manifest comes last: a folder with one is whole.
         (folder / MANIFEST_NAME).write_text(manifest.to_json(), encoding="utf-8")
@@ -162,16 +168,25 @@ def _manifest(
         weight_format=weights,
         exporter=exporter,
         graph=graph,
-        exit_block=DESCRIPTION,
+        exit_block="the last block",
         head_context=None,
         files={graph: FileEntry(0, "0" * 64)},
     )
 
 
-def _head_hash(source: ModelSource, cut: int, shift: NDArray[np.float32], drafted: NDArray[np.int32]) -> str:
-    """The exit block is settled by its description, the source's weights, the cut, the shift and the tokens drafted."""
-    settled = f"{DESCRIPTION}:{source.weights_sha256}:{cut}:".encode()
-    return _sha256(settled + shift.tobytes() + drafted.astype("<i4").tobytes())
+def _fitted_entry(source: ModelSource, cut: int, exit_file: Path | None) -> tuple[ExitEntry | None, int | None]:
+    """The fitted entry that was named or ships, and the longest text that it was fitted on; else None for both."""
+    path = exit_file or shipped_entry(source.weights_sha256, cut)
+    if path is None:
+        return None, None
+    entry, recipe = load_entry(path, source.weights_sha256, cut, int(source.config["hidden_size"]))
+    return entry, recipe.longest
+
+
+def _head_hash(source: ModelSource, cut: int, entry: ExitEntry, drafted: NDArray[np.int32]) -> str:
+    """The exit block is settled by its description, the source's weights, the cut, the entry and the tokens drafted."""
+    settled = f"{entry.description}:{source.weights_sha256}:{cut}:".encode()
+    return _sha256(settled + entry.to_bytes() + drafted.astype("<i4").tobytes())
 
 
 def calibration_ids(files: TokenizerFiles) -> list[list[int]]:

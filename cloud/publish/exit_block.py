@@ -1,4 +1,4 @@
-"""The exit block until a trained one exists: the model's own last block, its input moved to where it expects it.
+"""The exit where nothing was fitted to it: the model's own last block, its input shifted to where it expects it.
 
 The residual stream has a large mean that grows from layer to layer, and the last block is tuned to the mean it meets.
 Fed from the cut as it is, it drafts next to nothing; with the two means' difference added it agrees with the full model
@@ -11,8 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
-
-DESCRIPTION = "the model's last block, its input shifted by the mean residual's way from the cut"
 
 CALIBRATION_CHAT = (
     (

@@ -66,7 +66,7 @@ class _FastGraph:
             if i == exit_at:
                 residual = graph.op("Add", residual, update)
                 graph.node("Unsqueeze", [residual, self._ints(0)], ["hidden"])
-                residual, update = graph.op("Add", residual, graph.constant(half.shift)), ""
+                residual, update = self._enter_exit(residual), ""
             residual, update = self._block(i, block, residual, update, only_from="logits_from" if i == exit_at else "")
             if progress is not None:
                 progress("write the graph", i + 1, len(half.blocks) + 1)
@@ -82,6 +82,14 @@ class _FastGraph:
         if progress is not None:
             progress("write the graph", len(half.blocks) + 1, len(half.blocks) + 1)
         return name
+
+    def _enter_exit(self, residual: str) -> str:
+        """What the exit block reads, `[T, d]`, from the residual at the cut."""
+        graph, entry = self._graph, self._half.entry
+        shift = graph.constant(entry.shift)
+        if entry.matrix is None:
+            return graph.op("Add", residual, shift)
+        return graph.op("Add", residual, graph.op("Gemm", residual, graph.constant(entry.matrix), shift))
 
     def _embed(self, ids: str) -> str:
         """Rows of the embedding: `[T]` to `[T, d]`. Reads the same bytes as the head where the two are tied."""

@@ -9,23 +9,22 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import torch
-from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
+from cloud.publish.exit_entry import ExitEntry
 from cloud.publish.weight_files import WeightFiles
 
 GRAPH_STEM = "model"
 _OPSET = 18
 
 
-def write_portable_graph(model: PreTrainedModel, cut: int, shift: NDArray[np.float32], folder: Path) -> str:
+def write_portable_graph(model: PreTrainedModel, cut: int, entry: ExitEntry, folder: Path) -> str:
     """Write the graph and its weights into `folder`; the graph's file name. Cuts `model` itself down, for good."""
     from optimum.exporters.onnx import onnx_export_from_model
 
-    _keep_device_half(model, cut, shift)
+    _keep_device_half(model, cut, entry)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch, warnings.catch_warnings():
         # The tracer remarks on each of transformers' shape checks.
         warnings.simplefilter("ignore")
@@ -44,7 +43,7 @@ def write_portable_graph(model: PreTrainedModel, cut: int, shift: NDArray[np.flo
     return f"{GRAPH_STEM}.onnx"
 
 
-def _keep_device_half(model: Any, cut: int, shift: NDArray[np.float32]) -> None:
+def _keep_device_half(model: Any, cut: int, entry: ExitEntry) -> None:
     """Leave the first layers and the exit block, and make `forward` return the residual at the cut as `hidden`."""
     layers = model.model.layers
     exit_block = layers[-1]
@@ -53,12 +52,14 @@ def _keep_device_half(model: Any, cut: int, shift: NDArray[np.float32]) -> None:
     model.config.num_hidden_layers = cut + 1
     if getattr(model.config, "layer_types", None):
         model.config.layer_types = model.config.layer_types[: cut + 1]
-    added = torch.from_numpy(shift)
+    shift = torch.from_numpy(entry.shift)
+    matrix = None if entry.matrix is None else torch.from_numpy(entry.matrix)
     kept: list[torch.Tensor] = []
 
     def enter_exit_block(block: Any, arguments: Any, named: Any) -> Any:
         kept.append(arguments[0])
-        return (arguments[0] + added, *arguments[1:]), named
+        way = shift if matrix is None else arguments[0] @ matrix + shift
+        return (arguments[0] + way, *arguments[1:]), named
 
     exit_block.register_forward_pre_hook(enter_exit_block, with_kwargs=True)
     whole = model.forward

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from cloud.gguf_file import GgufFile
 from cloud.gguf_model import GgufModel
+from cloud.publish.exit_entry import ExitEntry
 from cloud.publish.q4_blocks import BlockWeights, carry_blocks, quantise
 from cloud.safetensors_folder import SafetensorsFolder
 from cloud.source import ModelSource, SourceKind
@@ -60,15 +61,15 @@ class ModelShape:
 class DeviceHalf:
     """The device's part of a model. `blocks` are the first N layers and then the exit block.
 
-    The exit block reads the residual at the cut plus `shift`, float32 `[d]`. `embedding` is `[vocab, d]`; `head` holds
-    the rows of the tokens that can be drafted, and may be the same object.
+    The exit block reads the residual at the cut as `entry` moves it. `embedding` is `[vocab, d]`; `head` holds the rows
+    of the tokens that can be drafted, and may be the same object.
     """
 
     shape: ModelShape
     config: Mapping[str, Any]
     embedding: Weights
     blocks: tuple[Block, ...]
-    shift: NDArray[np.float32]
+    entry: ExitEntry
     norm: NDArray[np.float32]
     head: Weights
 
@@ -153,7 +154,7 @@ def check_cut(config: Mapping[str, Any], cut: int) -> None:
 
 
 def split(
-    source: ModelSource, cut: int, max_bits: int, shift: NDArray[np.float32], draft_ids: NDArray[np.int32] | None = None
+    source: ModelSource, cut: int, max_bits: int, entry: ExitEntry, draft_ids: NDArray[np.int32] | None = None
 ) -> DeviceHalf:
     """Read the device's part. Raises BadInput for a cut that can't be.
 
@@ -180,7 +181,7 @@ def split(
         config=source.config,
         embedding=embedding,
         blocks=tuple(tensors.block(layer) for layer in (*range(cut), shape.n_layers - 1)),
-        shift=shift,
+        entry=entry,
         norm=tensors.vector("model.norm.weight"),
         head=head,
     )
