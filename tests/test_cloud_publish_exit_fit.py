@@ -23,7 +23,8 @@ from tests.tiny_models import tiny_model
 
 CUT = 2
 RECIPE = EntryRecipe("a" * 64, CUT, 10, "some.jsonl; seed 0", 5, 0.5)
-ENTRY = ExitEntry(np.eye(4, dtype=np.float32), np.ones(4, np.float32))
+# In column order, as the solver leaves it.
+ENTRY = ExitEntry(np.asfortranarray(np.arange(16, dtype=np.float32).reshape(4, 4)), np.ones(4, np.float32))
 
 
 @pytest.fixture(scope="module")

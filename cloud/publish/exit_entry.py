@@ -63,7 +63,8 @@ def save_entry(path: Path, entry: ExitEntry, recipe: EntryRecipe) -> None:
     """Write the matrix as float16 and the shift as float32, with the recipe beside them."""
     assert entry.matrix is not None, "a shift alone is measured at every build"
     fields = {name: getattr(recipe, name) for name in EntryRecipe.__slots__}
-    tensors = {"matrix": entry.matrix.astype(np.float16), "shift": entry.shift}
+    # safetensors writes an array's memory as it lies, so one in column order would come back transposed.
+    tensors = {"matrix": np.ascontiguousarray(entry.matrix, np.float16), "shift": np.ascontiguousarray(entry.shift)}
     save_file(tensors, path, metadata={"recipe": json.dumps(fields)})
 
 
