@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Buffers end on a multiple of this, so that attention can read whole blocks (`cloud.attention`).
+# Buffers end on a multiple of this, so that attention can read whole blocks (`cloud.attention`). torch's CPU kernel
+# goes through 512 keys at a time, and adds up a shorter block in an order that depends on its length.
 BLOCK = 512
 FIRST_CAPACITY = BLOCK
 

@@ -20,9 +20,9 @@ def load_draft_ids(folder: Path, manifest: Manifest) -> NDArray[np.int64] | None
         raw = (folder / DRAFT_IDS_NAME).read_bytes()
     except OSError as error:
         raise BundleError(f"{DRAFT_IDS_NAME} can't be read: {error}; build or pull the bundle again") from error
-    ids = np.frombuffer(raw[: len(raw) // 4 * 4], "<i4").astype(np.int64)
     if len(raw) != 4 * manifest.draft_vocab_size:
         raise BundleError(f"{DRAFT_IDS_NAME} has {len(raw)} bytes; {manifest.draft_vocab_size} ids need 4 each")
+    ids = np.frombuffer(raw, "<i4").astype(np.int64)
     if ids[0] < 0 or ids[-1] >= manifest.vocab_size or (np.diff(ids) <= 0).any():
         raise BundleError(f"{DRAFT_IDS_NAME} must rise from 0 to {manifest.vocab_size - 1} at most; build it again")
     return ids

@@ -59,7 +59,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def measure(source: ModelSource, cut: int, tokens: int, scratch: Path) -> dict[str, float]:
-    """Milliseconds a drafted token, by median: both bundles at both contexts, taking turns within one run."""
+    """Milliseconds a drafted token, by median: all bundles at both contexts, taking turns within one run.
+
+    `whole` is the fast bundle with a head over the whole vocabulary, as the portable one has.
+    """
     context = FAR + tokens + 1
     fast_folder, portable_folder = scratch / "fast", scratch / "portable"
     fast_manifest = build_bundle(source, cut, fast_folder, max_context=context)

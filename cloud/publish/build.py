@@ -76,9 +76,11 @@ def build_bundle(
     files = tokenizer_files(source)
     entry, head_context = _fitted_entry(source, cut, exit_file)
     drafted = draft_ids(vocab_size, draft_vocabulary, files.stop_ids)
-    model = load_target(source, torch.float32)
+    # The fast graph is written from the source's own tensors, so only what runs the model waits for it.
+    model = load_target(source, torch.float32) if entry is None or exporter == "portable" else None
     report("load the model", 1, 1)
     if entry is None:
+        assert model is not None, "it was loaded to be measured"
         report("measure the exit block", 0, 1)
         entry = ExitEntry(None, exit_shift(model, calibration_ids(files), cut))
         report("measure the exit block", 1, 1)
@@ -88,21 +90,26 @@ def build_bundle(
         folder.mkdir()
         (folder / TOKENIZER_NAME).write_bytes(files.tokenizer_json.encode())
         (folder / TEMPLATE_NAME).write_bytes(files.template.encode())
-        head = _head_hash(source, cut, entry, drafted)
         if exporter == "fast":
             del model
             max_bits = _MAX_BITS[activations] if weights == "q4" else 0
             half = split(source, cut, max_bits, entry, drafted if len(drafted) < vocab_size else None)
             graph = write_fast_graph(half, max_context, _ACCURACY_LEVELS[activations], folder, progress)
         else:
+            assert model is not None, "it was loaded to be exported"
             report("export", 0, 1)
             graph = write_portable_graph(model, cut, entry, folder)
             report("export", 1, 1)
         if len(drafted) < vocab_size:
             (folder / DRAFT_IDS_NAME).write_bytes(drafted.astype("<i4").tobytes())
-        manifest = _manifest(source, cut, files, head, graph, exporter, weights, max_context, len(drafted))
-        manifest = replace(manifest, exit_block=entry.description, head_context=head_context)
-        manifest = replace(manifest, files=_entries(folder))
+        head = _head_hash(source, cut, entry, drafted)
+        manifest = replace(
+            _manifest(source, cut, files, head, graph, exporter, weights, max_context),
+            draft_vocab_size=len(drafted),
+            exit_block=entry.description,
+            head_context=head_context,
+            files=_entries(folder),
+        )
         # The manifest comes last: a folder with one is whole.
         (folder / MANIFEST_NAME).write_text(manifest.to_json(), encoding="utf-8")
         if out.exists():
@@ -140,8 +147,8 @@ def _manifest(
     exporter: str,
     weights: str,
     max_context: int,
-    draft_vocab_size: int,
 ) -> Manifest:
+    """What the source and the options settle; the exit and the files are filled in by the caller."""
     shape = model_shape(source.config)
     return Manifest(
         format=FORMAT,
@@ -161,7 +168,7 @@ def _manifest(
         n_kv_heads=shape.n_kv_heads,
         head_dim=shape.head_dim,
         vocab_size=shape.vocab_size,
-        draft_vocab_size=draft_vocab_size,
+        draft_vocab_size=shape.vocab_size,
         max_context=max_context,
         bos_id=files.bos_id,
         stop_ids=files.stop_ids,

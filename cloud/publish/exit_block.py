@@ -8,9 +8,10 @@ on a good part of the tokens from some four fifths of the depth on. The differen
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
+
+from cloud.publish.exit_fit import residuals
 
 CALIBRATION_CHAT = (
     (
@@ -44,12 +45,10 @@ def exit_shift(model: PreTrainedModel, texts: Sequence[Sequence[int]], cut: int)
     """
     width = model.config.hidden_size
     here, there, rows = np.zeros(width), np.zeros(width), 0
-    with torch.inference_mode():
-        for ids in texts:
-            tokens = torch.tensor([list(ids)])
-            states = model.model(tokens, output_hidden_states=True, use_cache=False).hidden_states
-            # The first position's residual is an outlier many times as long as the others.
-            here += states[cut][0, 1:].double().sum(0).numpy()
-            there += states[-2][0, 1:].double().sum(0).numpy()
-            rows += tokens.shape[1] - 1
+    for ids in texts:
+        states = residuals(model, ids)
+        # The first position's residual is an outlier many times as long as the others.
+        here += states[cut][1:].double().sum(0).numpy()
+        there += states[-2][1:].double().sum(0).numpy()
+        rows += len(ids) - 1
     return np.round((there - here) / rows, 2).astype(np.float32)

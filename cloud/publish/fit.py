@@ -46,7 +46,7 @@ def fit(
     chat = ChatFormat(tokenizer_files(source))
     drawn = Random(seed).sample(known, HELD_OUT + conversations)
     pairs = [chat.answered_ids(conversation) for conversation in drawn]
-    held = [(prompt, answer[: MAX_TOKENS - len(prompt)]) for prompt, answer in pairs[:HELD_OUT]]
+    held = [(prompt, answer[: max(0, MAX_TOKENS - len(prompt))]) for prompt, answer in pairs[:HELD_OUT]]
     held = [(prompt, answer) for prompt, answer in held if answer]
     texts = [[*prompt, *answer][:MAX_TOKENS] for prompt, answer in pairs[HELD_OUT:]]
     progress("load the model", 0, 1)
