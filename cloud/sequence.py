@@ -92,7 +92,7 @@ class Sequence:
         if (frame.at, frame.hash) == (self.trie.position, self.trie.hash):
             self._asked = True
         if not was_ready:
-            self.waiting_since = now
+            self._wait_from(now)
 
     def steer(self, placement: Placement, now: float) -> None:
         """Change the placement. Raises PeerError for one that this session can't have."""
@@ -100,9 +100,14 @@ class Sequence:
         if problem:
             raise PeerError(Code.BAD_REQUEST, problem)
         if not self.ready:
-            self.waiting_since = now
+            self._wait_from(now)
         self.placement = placement
         self.last_heard = now
+
+    def _wait_from(self, arrived: float) -> None:
+        """A frame came that there is now something to do for; one that came during this session's own pass waits
+        from the end of that pass."""
+        self.waiting_since = max(self.waiting_since, arrived)
 
     def work(self, budget: int) -> Work:
         """The rows of the next pass, at most `budget` of them. Call it only when `ready`."""

@@ -42,6 +42,15 @@ def verdict(*targets: int) -> Verdict:
     return Verdict(1, targets)
 
 
+@pytest.mark.parametrize(("arrived", "waited_from"), [(1.0, 2.0), (2.5, 2.5)], ids=["in its own pass", "after it"])
+def test_a_draft_waits_from_its_arrival_but_not_for_its_sessions_own_pass(arrived: float, waited_from: float) -> None:
+    made = sequence()
+    made.complete(made.work(100), verdict(10), verify_us=1_000_000, rows=3, now=2.0)
+    made.draft(draft((*PROMPT, 10), 11), now=arrived)
+    commit = made.complete(made.work(100), verdict(11, 12), verify_us=1_000_000, rows=2, now=4.0)
+    assert commit is not None and commit.timings.queue_us == round((4.0 - waited_from) * 1e6) - 1_000_000
+
+
 @pytest.mark.parametrize(
     ("changes", "code", "words"),
     [
