@@ -1,6 +1,7 @@
-"""The command `edgewise-cloud`: build a device bundle, serve the full model."""
+"""The command `edgewise-cloud`: build a device bundle, make its exit draft better, serve the full model."""
 
 import argparse
+import json
 import logging
 import os
 import sys
@@ -61,7 +62,7 @@ def _parser(settings: Settings) -> argparse.ArgumentParser:
         type=int,
         help="how many tokens can be drafted, the most frequent ones (default: by the head's share of the cost)",
     )
-    build.add_argument("--exit", type=Path, help="a file that `fit` wrote (default: the one that ships, if any)")
+    build.add_argument("--exit", type=Path, help="what `distil` or `fit` wrote (default: what ships, if anything)")
     build.add_argument("--max-context", type=int, default=2048, help="tokens that the device's KV buffer holds")
 
     fit = commands.add_parser("fit", help="fit the exit's entry to a model and a cut", allow_abbrev=False)
@@ -73,6 +74,25 @@ def _parser(settings: Settings) -> argparse.ArgumentParser:
     fit.add_argument("--conversations", type=int, default=200, help="how many of the files' to read")
     fit.add_argument("--seed", type=int, default=0, help="which of them")
     fit.add_argument("--threads", type=int, default=0, help="CPU threads; 0 takes all cores")
+
+    distil = commands.add_parser("distil", help="train an exit head", allow_abbrev=False)
+    distil.set_defaults(command=_distil)
+    _model_flag(distil, settings)
+    flag = distil.add_argument
+    flag("--cut", type=int, required=True, help="how many layers run on the device before the head")
+    flag("--data", type=Path, required=True, nargs="+", help="JSONL files: prompts and the model's answers")
+    flag("--out", type=Path, required=True, help="the head's file")
+    flag("--work", type=Path, help="a folder for features and checkpoints (default: beside --out)")
+    flag("--blocks", type=int, default=1, help="trained blocks: more draft better and cost more")
+    flag("--tokens", type=int, default=1_000_000, help="rows to train on in all; texts are read again as needed")
+    flag("--batch", type=int, default=2, help="texts a step")
+    flag("--learning-rate", type=float, default=1e-3)
+    flag("--vocabulary", type=int, default=8192, help="how many frequent tokens the head learns to tell apart")
+    flag("--seed", type=int, default=0)
+    flag("--device", default="cpu", help="cpu or cuda")
+    flag("--dtype", choices=DTYPES[:3], default="auto", help="to compute in; weights are trained in fp32")
+    flag("--threads", type=int, default=0, help="CPU threads; 0 takes all cores")
+    flag("--json", action="store_true", help="say what came of it as one line of JSON")
 
     serve = commands.add_parser("serve", help="run the verifier", allow_abbrev=False)
     serve.set_defaults(command=_serve)
@@ -158,6 +178,36 @@ def _fit(arguments: argparse.Namespace, environment: Mapping[str, str]) -> int:
         )
     for path, recipe in made.items():
         console.print(f"[green]{path}[/]: the full model's token at [bold]{recipe.agreement:.1%}[/] of places held out")
+    return 0
+
+
+def _distil(arguments: argparse.Namespace, environment: Mapping[str, str]) -> int:
+    from cloud.source import resolve_source
+
+    console = Console(stderr=True)
+    with StageProgress(console) as progress:
+        source = resolve_source(arguments.model, home_folder(environment), progress.update)
+        import torch
+
+        from cloud.distil.distil import Distillation, distil
+        from cloud.distil.train import Schedule
+        from cloud.load import DTYPES as TORCH_DTYPES
+        from cloud.load import pick_dtype
+
+        torch.set_num_threads(arguments.threads or len(os.sched_getaffinity(0)))
+        what = Distillation(
+            cut=arguments.cut,
+            schedule=Schedule(arguments.tokens, arguments.batch, arguments.learning_rate, arguments.seed),
+            n_blocks=arguments.blocks,
+            vocabulary=arguments.vocabulary,
+            dtype=TORCH_DTYPES[pick_dtype(arguments.dtype, arguments.device)],
+            device=arguments.device,
+        )
+        work = arguments.work or arguments.out.with_suffix(".work")
+        reached = distil(source, arguments.data, arguments.out, work, what, progress.update)
+    console.print(f"[green]{arguments.out}[/]: the model's own token at [bold]{reached:.1%}[/] of places held out")
+    if arguments.json:
+        print(json.dumps({"head": str(arguments.out), "acceptance": round(reached, 4)}))
     return 0
 
 

@@ -3,7 +3,7 @@
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 
 class StageProgress:
@@ -15,6 +15,8 @@ class StageProgress:
             BarColumn(),
             TextColumn("{task.percentage:>3.0f}%"),
             TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
             console=console,
             disable=not console.is_terminal,
         )
@@ -29,8 +31,8 @@ class StageProgress:
     ) -> None:
         self._progress.stop()
 
-    def update(self, stage: str, done: int, total: int) -> None:
-        """Show that `done` of `total` units of `stage` are finished."""
+    def update(self, stage: str, done: int, total: int, note: str = "") -> None:
+        """Show that `done` of `total` units of `stage` are finished, and beside it how it stands."""
         if stage not in self._tasks:
-            self._tasks[stage] = self._progress.add_task(stage, total=total)
-        self._progress.update(self._tasks[stage], completed=done, total=total)
+            self._tasks[stage] = self._progress.add_task(stage, total=total, note=note)
+        self._progress.update(self._tasks[stage], completed=done, total=total, note=note)

@@ -16,7 +16,7 @@ from shared.errors import BundleError
 # (stage, done, total): what long work reports as it goes on.
 Progress = Callable[[str, int, int], None]
 
-FORMAT = 2
+FORMAT = 3
 MANIFEST_NAME = "manifest.json"
 TOKENIZER_NAME = "tokenizer.json"
 TEMPLATE_NAME = "chat_template.jinja"
@@ -80,8 +80,9 @@ class FileEntry:
 class Manifest:
     """All that the device needs to know about a bundle before it opens the graph.
 
-    `cut` layers and one exit block have a KV cache of `[1, n_kv_heads, max_context, head_dim]` each for keys and
-    values. `head_context` is the longest context that a trained exit head has seen; None means untrained (hazard 19).
+    `cut` layers and `n_exit_blocks` at the exit have a KV cache each, for keys and for values, of
+    `[1, n_kv_heads, max_context, head_dim]`. `head_context` is the longest context that a trained exit has seen;
+    None means untrained (hazard 19).
     `draft_vocab_size` tokens can be drafted; where those are not all, the file `draft_ids.i32` lists them in ascending
     order, as little-endian int32. `graph` names the ONNX file; its external weights are among `files`, which lists
     everything but the manifest.
@@ -106,13 +107,14 @@ class Manifest:
     exporter: str
     graph: str
     exit_block: str
+    n_exit_blocks: int
     head_context: int | None
     files: dict[str, FileEntry]
 
     @property
     def n_caches(self) -> int:
-        """Blocks with a KV cache: the layers below the cut and the exit block."""
-        return self.cut + 1
+        """Blocks with a KV cache: the layers below the cut and the exit's blocks."""
+        return self.cut + self.n_exit_blocks
 
     def to_json(self) -> str:
         """The text of manifest.json."""

@@ -7,16 +7,20 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
+from cloud.distil.head import ExitHead
 from cloud.publish.exit_entry import ExitEntry
+from cloud.publish.exit_head import TrainedHead
 
 
 def exit_reference(
-    model: PreTrainedModel, ids: Sequence[int], cut: int, entry: ExitEntry
+    model: PreTrainedModel, ids: Sequence[int], cut: int, entry: ExitEntry | TrainedHead
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Logits of every row [T, vocab] and residuals at the cut [T, d], float32."""
+    """Logits of every row [T, vocab] and residuals at the cut [T, d], float32; a trained head in its torch form."""
     tokens = torch.tensor([list(ids)])
     with torch.inference_mode():
         hidden = model.model(tokens, output_hidden_states=True, use_cache=False).hidden_states[cut]
+        if isinstance(entry, TrainedHead):
+            return model.lm_head(ExitHead.of(model, entry)(hidden))[0].numpy(), hidden[0].numpy()
         positions = torch.arange(len(ids))[None]
         mask = torch.full((len(ids), len(ids)), float("-inf")).triu(1)[None, None]
         entered = hidden + torch.from_numpy(entry.shift)

@@ -32,6 +32,7 @@ def sample_manifest(**changes: Any) -> Manifest:
         "exporter": "fast",
         "graph": "model.onnx",
         "exit_block": "the last block",
+        "n_exit_blocks": 1,
         "head_context": None,
         "files": {"model.onnx": FileEntry(5, "e" * 64)},
     }

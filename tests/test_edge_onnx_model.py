@@ -9,8 +9,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from cloud.distil.head import ExitHead
 from cloud.publish.build import build_bundle
 from cloud.publish.exit_entry import EntryRecipe, ExitEntry, save_entry
+from cloud.publish.exit_head import TrainedHead, load_head
 from cloud.publish.fast_graph import write_fast_graph
 from cloud.publish.portable_graph import write_portable_graph
 from cloud.publish.split import model_shape, split
@@ -24,6 +26,7 @@ from shared.errors import BadInput, BundleError
 from tests.exit_reference import exit_reference
 from tests.manifests import sample_manifest
 from tests.tiny_checkpoints import CONTEXT, FAMILIES, write_folder, write_gguf
+from tests.trained_heads import write_head
 
 if TYPE_CHECKING:
     from tests.real_model import RealModel
@@ -35,20 +38,32 @@ MAPPED = ExitEntry(np.random.default_rng(3).normal(0, 0.1, (64, 64)).astype(np.f
 
 
 def fast(
-    source: ModelSource, folder: Path, max_bits: int = 0, accuracy_level: int = 1, entry: ExitEntry = SHIFTED
+    source: ModelSource,
+    folder: Path,
+    max_bits: int = 0,
+    accuracy_level: int = 1,
+    entry: ExitEntry | TrainedHead = SHIFTED,
 ) -> FastModel:
     """The fast graph of a tiny model with an entry that is not zero, opened."""
     half = split(source, CUT, max_bits, entry)
     graph = write_fast_graph(half, CONTEXT, accuracy_level, folder)
-    return FastModel(folder, manifest_of(source, graph, "fast"))
+    return FastModel(folder, manifest_of(source, graph, "fast", len(half.exit_blocks)))
 
 
-def portable(source: ModelSource, folder: Path, entry: ExitEntry = SHIFTED) -> PortableModel:
-    graph = write_portable_graph(load_target(source, torch.float32), CUT, entry, folder)
-    return PortableModel(folder, manifest_of(source, graph, "portable"))
+def portable(source: ModelSource, folder: Path, entry: ExitEntry | TrainedHead = SHIFTED) -> PortableModel:
+    model = load_target(source, torch.float32)
+    head = ExitHead.of(model, entry)
+    graph = write_portable_graph(model, CUT, head, folder)
+    return PortableModel(folder, manifest_of(source, graph, "portable", len(head.blocks)))
 
 
-def manifest_of(source: ModelSource, graph: str, exporter: str) -> Manifest:
+def trained(source: ModelSource, path: Path, max_bits: int) -> TrainedHead:
+    """A head of two blocks, of random numbers."""
+    write_head(path, load_target(source, torch.float32), source.weights_sha256, CUT, 2)
+    return load_head(path, source.weights_sha256, CUT, 64, max_bits, "d" * 64)
+
+
+def manifest_of(source: ModelSource, graph: str, exporter: str, n_exit_blocks: int = 1) -> Manifest:
     shape = model_shape(source.config)
     return sample_manifest(
         graph=graph,
@@ -58,6 +73,7 @@ def manifest_of(source: ModelSource, graph: str, exporter: str) -> Manifest:
         head_dim=shape.head_dim,
         vocab_size=shape.vocab_size,
         draft_vocab_size=shape.vocab_size,
+        n_exit_blocks=n_exit_blocks,
         max_context=CONTEXT,
     )
 
@@ -75,7 +91,7 @@ def assert_same(
     np.testing.assert_allclose(got[1], wanted[1][-rows:], atol=TOLERANCE)
 
 
-def check_parity(model: DraftModel, source: ModelSource, entry: ExitEntry = SHIFTED) -> None:
+def check_parity(model: DraftModel, source: ModelSource, entry: ExitEntry | TrainedHead = SHIFTED) -> None:
     """Prompt, single tokens, rollback and refill: logits and residuals as in torch."""
     target = load_target(source, torch.float32)
     ids = some_ids(CHUNK + 20)
@@ -134,6 +150,15 @@ def test_a_fitted_entry_moves_the_residual_into_the_exit_block(max_bits: int, tm
     write_gguf(tmp_path / "model.gguf", "llama", "Q4_1")
     source = resolve_source(str(tmp_path / "model.gguf"), tmp_path)
     check_parity(fast(source, tmp_path, max_bits=max_bits, entry=MAPPED), source, MAPPED)
+
+
+@pytest.mark.parametrize("max_bits", [0, 4])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+def test_a_trained_heads_graph_equals_its_torch_form(family: str, max_bits: int, tmp_path: Path) -> None:
+    write_gguf(tmp_path / "model.gguf", family, "Q4_1")
+    source = resolve_source(str(tmp_path / "model.gguf"), tmp_path)
+    head = trained(source, tmp_path / "head", max_bits)
+    check_parity(fast(source, tmp_path, max_bits=max_bits, entry=head), source, head)
 
 
 def test_int8_inputs_stay_near(tmp_path: Path) -> None:
@@ -257,6 +282,9 @@ def test_portable_graph_computes_what_torch_does(family: str, tmp_path: Path) ->
     write_folder(tmp_path / "model", family)
     source = resolve_source(str(tmp_path / "model"), tmp_path)
     check_parity(portable(source, tmp_path, MAPPED), source, MAPPED)
+    head = trained(source, tmp_path / "head", 0)
+    (tmp_path / "with head").mkdir()
+    check_parity(portable(source, tmp_path / "with head", head), source, head)
 
 
 @pytest.mark.model

@@ -10,9 +10,11 @@ import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from cloud.distil.head import ExitHead
 from cloud.publish.draft_vocabulary import default_size, draft_ids
 from cloud.publish.exit_block import CALIBRATION_CHAT, exit_shift
-from cloud.publish.exit_entry import ExitEntry, load_entry, shipped_entry
+from cloud.publish.exit_entry import ExitEntry, load_entry, shipped_exit
+from cloud.publish.exit_head import TrainedHead, is_head, load_head
 from cloud.publish.fast_graph import write_fast_graph
 from cloud.publish.portable_graph import write_portable_graph
 from cloud.publish.split import check_cut, model_shape, split
@@ -59,9 +61,9 @@ def build_bundle(
     `weights` is "q4" (a GGUF's own 4- and 8-bit blocks exactly, else rounded to 4 bits) or "fp32". `activations` is
     "int8", which is fast, and also rounds the draft head to 4 bits, or "fp32", which keeps q4 within rounding of the
     same weights in torch. `draft_vocabulary` is how many tokens can be drafted; None leaves it to the head's share of
-    the cost. `exit_file` is an entry that `edgewise-cloud fit` wrote; None takes the one that ships for this model and
-    cut, if there is one, else a shift measured here. The portable exporter has fp32 weights and the whole vocabulary
-    only. Raises BadInput for what can't be built; `out` is as it was then.
+    the cost. `exit_file` is what `edgewise-cloud distil` or `fit` wrote; None takes what ships for this model and
+    cut, if there is something, else a shift measured here. The portable exporter has fp32 weights and the whole
+    vocabulary only. Raises BadInput for what can't be built; `out` is as it was then.
     """
     _check(source, cut, out, exporter, weights, max_context, activations)
     vocab_size = int(source.config["vocab_size"])
@@ -69,20 +71,26 @@ def build_bundle(
         if draft_vocabulary not in (None, vocab_size):
             raise BadInput("the portable exporter drafts from the whole vocabulary; leave --draft-vocabulary out")
         draft_vocabulary = vocab_size
-    elif draft_vocabulary is None:
-        draft_vocabulary = default_size(source.config, cut)
     report = progress or _silent
     report("load the model", 0, 1)
     files = tokenizer_files(source)
-    entry, head_context = _fitted_entry(source, cut, exit_file)
-    drafted = draft_ids(vocab_size, draft_vocabulary, files.stop_ids)
+    max_bits = _MAX_BITS[activations] if weights == "q4" else 0
+    made, head_context = _ready_exit(source, cut, max_bits, exit_file)
+    trained = made if isinstance(made, TrainedHead) else None
+    n_exit_blocks = 1 if trained is None else len(trained.blocks)
+    drafted = draft_ids(
+        vocab_size,
+        draft_vocabulary or default_size(source.config, cut + n_exit_blocks),
+        files.stop_ids,
+        () if trained is None else trained.frequent.tolist(),
+    )
     # The fast graph is written from the source's own tensors, so only what runs the model waits for it.
-    model = load_target(source, torch.float32) if entry is None or exporter == "portable" else None
+    model = load_target(source, torch.float32) if made is None or exporter == "portable" else None
     report("load the model", 1, 1)
-    if entry is None:
+    if made is None:
         assert model is not None, "it was loaded to be measured"
         report("measure the exit block", 0, 1)
-        entry = ExitEntry(None, exit_shift(model, calibration_ids(files), cut))
+        made = ExitEntry(None, exit_shift(model, calibration_ids(files), cut))
         report("measure the exit block", 1, 1)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch:
@@ -92,21 +100,21 @@ def build_bundle(
         (folder / TEMPLATE_NAME).write_bytes(files.template.encode())
         if exporter == "fast":
             del model
-            max_bits = _MAX_BITS[activations] if weights == "q4" else 0
-            half = split(source, cut, max_bits, entry, drafted if len(drafted) < vocab_size else None)
+            half = split(source, cut, max_bits, made, drafted if len(drafted) < vocab_size else None)
             graph = write_fast_graph(half, max_context, _ACCURACY_LEVELS[activations], folder, progress)
         else:
             assert model is not None, "it was loaded to be exported"
             report("export", 0, 1)
-            graph = write_portable_graph(model, cut, entry, folder)
+            graph = write_portable_graph(model, cut, ExitHead.of(model, made), folder)
             report("export", 1, 1)
         if len(drafted) < vocab_size:
             (folder / DRAFT_IDS_NAME).write_bytes(drafted.astype("<i4").tobytes())
-        head = _head_hash(source, cut, entry, drafted)
+        head = _head_hash(source, cut, made, drafted)
         manifest = replace(
             _manifest(source, cut, files, head, graph, exporter, weights, max_context),
             draft_vocab_size=len(drafted),
-            exit_block=entry.description,
+            exit_block=made.description,
+            n_exit_blocks=n_exit_blocks,
             head_context=head_context,
             files=_entries(folder),
         )
@@ -176,24 +184,31 @@ def _manifest(
         exporter=exporter,
         graph=graph,
         exit_block="the last block",
+        n_exit_blocks=1,
         head_context=None,
         files={graph: FileEntry(0, "0" * 64)},
     )
 
 
-def _fitted_entry(source: ModelSource, cut: int, exit_file: Path | None) -> tuple[ExitEntry | None, int | None]:
-    """The fitted entry that was named or ships, and the longest text that it was fitted on; else None for both."""
-    path = exit_file or shipped_entry(source.weights_sha256, cut)
+def _ready_exit(
+    source: ModelSource, cut: int, max_bits: int, exit_file: Path | None
+) -> tuple[ExitEntry | TrainedHead | None, int | None]:
+    """The exit that was named or ships, and the longest text that it was made on; else None for both."""
+    path = exit_file or shipped_exit(source.weights_sha256, cut)
     if path is None:
         return None, None
-    entry, recipe = load_entry(path, source.weights_sha256, cut, int(source.config["hidden_size"]))
+    width = int(source.config["hidden_size"])
+    if is_head(path):
+        head = load_head(path, source.weights_sha256, cut, width, max_bits, sha256_file(path))
+        return head, head.recipe.longest
+    entry, recipe = load_entry(path, source.weights_sha256, cut, width)
     return entry, recipe.longest
 
 
-def _head_hash(source: ModelSource, cut: int, entry: ExitEntry, drafted: NDArray[np.int32]) -> str:
-    """The exit block is settled by its description, the source's weights, the cut, the entry and the tokens drafted."""
-    settled = f"{entry.description}:{source.weights_sha256}:{cut}:".encode()
-    return _sha256(settled + entry.to_bytes() + drafted.astype("<i4").tobytes())
+def _head_hash(source: ModelSource, cut: int, made: ExitEntry | TrainedHead, drafted: NDArray[np.int32]) -> str:
+    """The exit is settled by its description and numbers, the source's weights, the cut and the tokens drafted."""
+    settled = f"{made.description}:{source.weights_sha256}:{cut}:".encode()
+    return _sha256(settled + made.to_bytes() + drafted.astype("<i4").tobytes())
 
 
 def calibration_ids(files: TokenizerFiles) -> list[list[int]]:

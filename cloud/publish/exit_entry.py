@@ -68,8 +68,8 @@ def save_entry(path: Path, entry: ExitEntry, recipe: EntryRecipe) -> None:
     save_file(tensors, path, metadata={"recipe": json.dumps(fields)})
 
 
-def shipped_entry(weights_sha256: str, cut: int) -> Path | None:
-    """The file that ships for this model and cut, or None."""
+def shipped_exit(weights_sha256: str, cut: int) -> Path | None:
+    """The file that ships for this model and cut, an entry or a trained head, or None."""
     for path in sorted(SHIPPED.glob(f"*/cut{cut}.safetensors")):
         with safe_open(path, "numpy") as file:
             if json.loads(file.metadata()["recipe"])["weights_sha256"] == weights_sha256:

@@ -1,4 +1,4 @@
-"""Fitting the exit's entry: least squares from the residual at the cut to the one that the last block reads.
+"""Fitting the exit's entry: least squares from the residual at the cut to the one that the exit's first block reads.
 
 In closed form, from sums over the rows, so all cuts share one reading of the text and the order of rows doesn't matter.
 Rows weigh by the inverse of their distance, since a few positions have residuals many times as long as the others.
@@ -29,9 +29,12 @@ class _Sums:
 
 
 def fit_entries(
-    model: PreTrainedModel, texts: Sequence[Sequence[int]], cuts: Sequence[int], advance: Advance
+    model: PreTrainedModel, texts: Sequence[Sequence[int]], cuts: Sequence[int], advance: Advance, n_blocks: int = 1
 ) -> dict[int, ExitEntry]:
-    """The entry for each cut, fitted on token ids; the matrix is rounded to float16's numbers, as it is stored."""
+    """The entry for each cut, fitted on token ids; the matrix is rounded to float16's numbers, as it is stored.
+
+    It leads to what the first of the model's last `n_blocks` blocks reads.
+    """
     width = model.config.hidden_size
     sums = {
         cut: _Sums(
@@ -42,7 +45,7 @@ def fit_entries(
     for done, ids in enumerate(texts, start=1):
         states = residuals(model, ids)
         # The first position's residual is an outlier many times as long as the others.
-        goal = states[-2][1:].double()
+        goal = states[-1 - n_blocks][1:].double()
         for cut, part in sums.items():
             start = states[cut][1:].double()
             way = goal - start
@@ -58,8 +61,9 @@ def fit_entries(
 def residuals(model: PreTrainedModel, ids: Sequence[int]) -> list[Tensor]:
     """The residual before each layer, and last the final state: float32 [T, d] each."""
     body: Any = model.model
-    states = body(torch.tensor([list(ids)]), output_hidden_states=True, use_cache=False).hidden_states
-    return [state[0].float() for state in states]
+    tokens = torch.tensor([list(ids)], device=model.device)
+    states = body(tokens, output_hidden_states=True, use_cache=False).hidden_states
+    return [state[0].float().cpu() for state in states]
 
 
 @torch.inference_mode()

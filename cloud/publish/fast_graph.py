@@ -17,10 +17,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from cloud.publish.device_block import Block, Linear, Weights
 from cloud.publish.graph_writer import CONTRIB, GraphWriter
 from cloud.publish.q4_blocks import BLOCK, BlockWeights, stack
 from cloud.publish.rotary import rotary_tables
-from cloud.publish.split import Block, DeviceHalf, Linear, Weights
+from cloud.publish.split import DeviceHalf
 from shared.bundle import Progress
 
 GRAPH_STEM = "model"
@@ -55,36 +56,37 @@ class _FastGraph:
         graph.input("total_length", np.int32, [])
         graph.input("last_index", np.int32, [1])
         cache = [1, shape.n_kv_heads, self._max_context, shape.head_dim]
-        for i in range(len(half.blocks)):
+        blocks = (*half.blocks, *half.exit_blocks)
+        for i in range(len(blocks)):
             graph.input(f"past_key_{i}", np.float32, cache)
             graph.input(f"past_value_{i}", np.float32, cache)
 
         residual = self._embed(graph.op("Squeeze", ids, self._ints(0)))
         update = ""
-        exit_at = len(half.blocks) - 1
-        for i, block in enumerate(half.blocks):
-            if i == exit_at:
+        last = len(blocks) - 1
+        for i, block in enumerate(blocks):
+            if i == len(half.blocks):
                 residual = graph.op("Add", residual, update)
                 graph.node("Unsqueeze", [residual, self._ints(0)], ["hidden"])
                 residual, update = self._enter_exit(residual), ""
-            residual, update = self._block(i, block, residual, update, only_from="logits_from" if i == exit_at else "")
+            residual, update = self._block(i, block, residual, update, only_from="logits_from" if i == last else "")
             if progress is not None:
-                progress("write the graph", i + 1, len(half.blocks) + 1)
+                progress("write the graph", i + 1, len(blocks) + 1)
         normed, _ = self._norm(residual, update, half.norm)
         graph.node("Unsqueeze", [self._project(normed, half.head), self._ints(0)], ["logits"])
 
         graph.output("logits", np.float32, [1, "R", _outputs(half.head)])
         graph.output("hidden", np.float32, [1, "T", shape.hidden_size])
-        for i in range(len(half.blocks)):
+        for i in range(len(blocks)):
             graph.output(f"present_key_{i}", np.float32, cache)
             graph.output(f"present_value_{i}", np.float32, cache)
         name = graph.save()
         if progress is not None:
-            progress("write the graph", len(half.blocks) + 1, len(half.blocks) + 1)
+            progress("write the graph", len(blocks) + 1, len(blocks) + 1)
         return name
 
     def _enter_exit(self, residual: str) -> str:
-        """What the exit block reads, `[T, d]`, from the residual at the cut."""
+        """What the first exit block reads, `[T, d]`, from the residual at the cut."""
         graph, entry = self._graph, self._half.entry
         shift = graph.constant(entry.shift)
         if entry.matrix is None:

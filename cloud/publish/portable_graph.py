@@ -13,18 +13,18 @@ import onnx
 import torch
 from transformers import PreTrainedModel
 
-from cloud.publish.exit_entry import ExitEntry
+from cloud.distil.head import ExitHead
 from cloud.publish.weight_files import WeightFiles
 
 GRAPH_STEM = "model"
 _OPSET = 18
 
 
-def write_portable_graph(model: PreTrainedModel, cut: int, entry: ExitEntry, folder: Path) -> str:
+def write_portable_graph(model: PreTrainedModel, cut: int, head: ExitHead, folder: Path) -> str:
     """Write the graph and its weights into `folder`; the graph's file name. Cuts `model` itself down, for good."""
     from optimum.exporters.onnx import onnx_export_from_model
 
-    _keep_device_half(model, cut, entry)
+    _keep_device_half(model, cut, head)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch, warnings.catch_warnings():
         # The tracer remarks on each of transformers' shape checks.
         warnings.simplefilter("ignore")
@@ -43,25 +43,26 @@ def write_portable_graph(model: PreTrainedModel, cut: int, entry: ExitEntry, fol
     return f"{GRAPH_STEM}.onnx"
 
 
-def _keep_device_half(model: Any, cut: int, entry: ExitEntry) -> None:
-    """Leave the first layers and the exit block, and make `forward` return the residual at the cut as `hidden`."""
-    layers = model.model.layers
-    exit_block = layers[-1]
-    exit_block.self_attn.layer_idx = cut
-    model.model.layers = torch.nn.ModuleList([*layers[:cut], exit_block])
-    model.config.num_hidden_layers = cut + 1
+def _keep_device_half(model: Any, cut: int, head: ExitHead) -> None:
+    """Leave the first layers and the exit, and make `forward` return the residual at the cut as `hidden`."""
+    blocks: list[Any] = list(head.blocks)
+    for index, block in enumerate(blocks, start=cut):
+        block.self_attn.layer_idx = index
+    model.model.layers = torch.nn.ModuleList([*model.model.layers[:cut], *blocks])
+    model.model.norm = head.norm
+    count = cut + len(blocks)
+    model.config.num_hidden_layers = count
     if getattr(model.config, "layer_types", None):
-        model.config.layer_types = model.config.layer_types[: cut + 1]
-    shift = torch.from_numpy(entry.shift)
-    matrix = None if entry.matrix is None else torch.from_numpy(entry.matrix)
+        model.config.layer_types = model.config.layer_types[:count]
+    model.requires_grad_(False)
+    entry = head.entry.requires_grad_(False)
     kept: list[torch.Tensor] = []
 
-    def enter_exit_block(block: Any, arguments: Any, named: Any) -> Any:
+    def enter_exit(block: Any, arguments: Any, named: Any) -> Any:
         kept.append(arguments[0])
-        way = shift if matrix is None else arguments[0] @ matrix + shift
-        return (arguments[0] + way, *arguments[1:]), named
+        return (arguments[0] + entry(arguments[0]), *arguments[1:]), named
 
-    exit_block.register_forward_pre_hook(enter_exit_block, with_kwargs=True)
+    blocks[0].register_forward_pre_hook(enter_exit, with_kwargs=True)
     whole = model.forward
 
     # On the instance: optimum refuses a class that transformers doesn't define. Names bind by position: hidden last.

@@ -10,38 +10,13 @@ from numpy.typing import NDArray
 
 from cloud.gguf_file import GgufFile
 from cloud.gguf_model import GgufModel
+from cloud.publish.device_block import Block, Linear, Weights, read_block
 from cloud.publish.exit_entry import ExitEntry
+from cloud.publish.exit_head import TrainedHead
 from cloud.publish.q4_blocks import BlockWeights, carry_blocks, quantise
 from cloud.safetensors_folder import SafetensorsFolder
 from cloud.source import ModelSource, SourceKind
 from shared.errors import BadInput
-
-Weights = BlockWeights | NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class Linear:
-    """y = x W^T + bias. `weights` is `[outputs, inputs]`, as blocks or float32; `bias` float32 `[outputs]`."""
-
-    weights: Weights
-    bias: NDArray[np.float32] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """One decoder layer. Norms are float32 `[d]`, those of q and k `[head_dim]` (Qwen3 only)."""
-
-    input_norm: NDArray[np.float32]
-    q: Linear
-    k: Linear
-    v: Linear
-    q_norm: NDArray[np.float32] | None
-    k_norm: NDArray[np.float32] | None
-    o: Linear
-    ffn_norm: NDArray[np.float32]
-    gate: Linear
-    up: Linear
-    down: Linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +34,10 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class DeviceHalf:
-    """The device's part of a model. `blocks` are the first N layers and then the exit block.
+    """The device's part of a model: the first N layers, and the exit.
 
-    The exit block reads the residual at the cut as `entry` moves it. `embedding` is `[vocab, d]`; `head` holds the rows
-    of the tokens that can be drafted, and may be the same object.
+    The first of `exit_blocks` reads the residual at the cut as `entry` moves it. `embedding` is `[vocab, d]`; `head`
+    holds the rows of the tokens that can be drafted, and may be the same object.
     """
 
     shape: ModelShape
@@ -70,6 +45,7 @@ class DeviceHalf:
     embedding: Weights
     blocks: tuple[Block, ...]
     entry: ExitEntry
+    exit_blocks: tuple[Block, ...]
     norm: NDArray[np.float32]
     head: Weights
 
@@ -115,22 +91,6 @@ class _Tensors:
     def linear(self, name: str) -> Linear:
         return Linear(self.matrix(name + ".weight"), self.optional(name + ".bias"))
 
-    def block(self, layer: int) -> Block:
-        at = f"model.layers.{layer}."
-        return Block(
-            self.vector(at + "input_layernorm.weight"),
-            self.linear(at + "self_attn.q_proj"),
-            self.linear(at + "self_attn.k_proj"),
-            self.linear(at + "self_attn.v_proj"),
-            self.optional(at + "self_attn.q_norm.weight"),
-            self.optional(at + "self_attn.k_norm.weight"),
-            self.linear(at + "self_attn.o_proj"),
-            self.vector(at + "post_attention_layernorm.weight"),
-            self.linear(at + "mlp.gate_proj"),
-            self.linear(at + "mlp.up_proj"),
-            self.linear(at + "mlp.down_proj"),
-        )
-
 
 def model_shape(config: Mapping[str, Any]) -> ModelShape:
     """The shape that a config.json describes."""
@@ -154,11 +114,16 @@ def check_cut(config: Mapping[str, Any], cut: int) -> None:
 
 
 def split(
-    source: ModelSource, cut: int, max_bits: int, entry: ExitEntry, draft_ids: NDArray[np.int32] | None = None
+    source: ModelSource,
+    cut: int,
+    max_bits: int,
+    exit: ExitEntry | TrainedHead,
+    draft_ids: NDArray[np.int32] | None = None,
 ) -> DeviceHalf:
     """Read the device's part. Raises BadInput for a cut that can't be.
 
-    `draft_ids` are the tokens that the head is for; None means all.
+    With an entry alone, the model's own last block is the exit's. `draft_ids` are the tokens that the head is for; None
+    means all.
 
     Matrices are in blocks of at most `max_bits`: 0 keeps all in float32, 4 those that a GGUF stores in 8 bits, 8 none.
     With 8, speed comes first, and the head is rounded to 4 bits: it is the most costly part of a drafted token, only
@@ -176,12 +141,18 @@ def split(
         head = tensors.matrix(head_name) if "lm_head.weight" in tensors.names else embedding
         if draft_ids is not None:
             head = head.take(draft_ids) if isinstance(head, BlockWeights) else head[draft_ids]
+    if isinstance(exit, TrainedHead):
+        entry, exit_blocks, norm = exit.entry, exit.blocks, exit.norm
+    else:
+        last = read_block(tensors, f"model.layers.{shape.n_layers - 1}.")
+        entry, exit_blocks, norm = exit, (last,), tensors.vector("model.norm.weight")
     return DeviceHalf(
         shape=shape,
         config=source.config,
         embedding=embedding,
-        blocks=tuple(tensors.block(layer) for layer in (*range(cut), shape.n_layers - 1)),
+        blocks=tuple(read_block(tensors, f"model.layers.{layer}.") for layer in range(cut)),
         entry=entry,
-        norm=tensors.vector("model.norm.weight"),
+        exit_blocks=exit_blocks,
+        norm=norm,
         head=head,
     )
