@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from cloud.__main__ import main
-from cloud.publish import exit_entry
+from cloud.publish import exit_file
 from cloud.publish.build import build_bundle
 from cloud.publish.exit_block import exit_shift
-from cloud.publish.exit_entry import EntryRecipe, ExitEntry, load_entry, save_entry, shipped_exit
+from cloud.publish.exit_entry import EntryRecipe, ExitEntry, load_entry, save_entry
+from cloud.publish.exit_file import shipped_exit
 from cloud.publish.exit_fit import agreement, fit_entries, residuals
 from cloud.publish.fit import HELD_OUT
 from cloud.source import resolve_source
@@ -115,7 +116,7 @@ def test_fit_writes_what_build_takes(
     assert load_manifest(tmp_path / "b") == manifest
     with pytest.raises(BadInput, match="was fitted for a cut at 2, not 1"):
         build_bundle(source, 1, tmp_path / "c", max_context=64, exit_file=out / "cut2.safetensors")
-    monkeypatch.setattr(exit_entry, "SHIPPED", tmp_path)
+    monkeypatch.setattr(exit_file, "SHIPPED", tmp_path)
     assert shipped_exit(source.weights_sha256, 2) == out / "cut2.safetensors"
     assert shipped_exit("0" * 64, 2) is None and shipped_exit(source.weights_sha256, 3) is None
     assert main([*command, "--conversations", "7"]) == 2

@@ -13,8 +13,9 @@ from tokenizers import Tokenizer
 from cloud.distil.head import ExitHead
 from cloud.publish.draft_vocabulary import default_size, draft_ids
 from cloud.publish.exit_block import CALIBRATION_CHAT, exit_shift
-from cloud.publish.exit_entry import ExitEntry, load_entry, shipped_exit
-from cloud.publish.exit_head import TrainedHead, is_head, load_head
+from cloud.publish.exit_entry import ExitEntry
+from cloud.publish.exit_file import ready_exit
+from cloud.publish.exit_head import TrainedHead
 from cloud.publish.fast_graph import write_fast_graph
 from cloud.publish.portable_graph import write_portable_graph
 from cloud.publish.split import check_cut, model_shape, split
@@ -75,7 +76,7 @@ def build_bundle(
     report("load the model", 0, 1)
     files = tokenizer_files(source)
     max_bits = _MAX_BITS[activations] if weights == "q4" else 0
-    made, head_context = _ready_exit(source, cut, max_bits, exit_file)
+    made, head_context = ready_exit(source, cut, max_bits, exit_file)
     trained = made if isinstance(made, TrainedHead) else None
     n_exit_blocks = 1 if trained is None else len(trained.blocks)
     drafted = draft_ids(
@@ -188,21 +189,6 @@ def _manifest(
         head_context=None,
         files={graph: FileEntry(0, "0" * 64)},
     )
-
-
-def _ready_exit(
-    source: ModelSource, cut: int, max_bits: int, exit_file: Path | None
-) -> tuple[ExitEntry | TrainedHead | None, int | None]:
-    """The exit that was named or ships, and the longest text that it was made on; else None for both."""
-    path = exit_file or shipped_exit(source.weights_sha256, cut)
-    if path is None:
-        return None, None
-    width = int(source.config["hidden_size"])
-    if is_head(path):
-        head = load_head(path, source.weights_sha256, cut, width, max_bits, sha256_file(path))
-        return head, head.recipe.longest
-    entry, recipe = load_entry(path, source.weights_sha256, cut, width)
-    return entry, recipe.longest
 
 
 def _head_hash(source: ModelSource, cut: int, made: ExitEntry | TrainedHead, drafted: NDArray[np.int32]) -> str:

@@ -17,9 +17,6 @@ from safetensors.numpy import save_file
 
 from shared.errors import BadInput
 
-# Entries that ship: a folder for each model, with a file for each cut.
-SHIPPED = Path(__file__).parent / "entries"
-
 
 @dataclass(frozen=True, slots=True)
 class ExitEntry:
@@ -66,15 +63,6 @@ def save_entry(path: Path, entry: ExitEntry, recipe: EntryRecipe) -> None:
     # safetensors writes an array's memory as it lies, so one in column order would come back transposed.
     tensors = {"matrix": np.ascontiguousarray(entry.matrix, np.float16), "shift": np.ascontiguousarray(entry.shift)}
     save_file(tensors, path, metadata={"recipe": json.dumps(fields)})
-
-
-def shipped_exit(weights_sha256: str, cut: int) -> Path | None:
-    """The file that ships for this model and cut, an entry or a trained head, or None."""
-    for path in sorted(SHIPPED.glob(f"*/cut{cut}.safetensors")):
-        with safe_open(path, "numpy") as file:
-            if json.loads(file.metadata()["recipe"])["weights_sha256"] == weights_sha256:
-                return path
-    return None
 
 
 def load_entry(path: Path, weights_sha256: str, cut: int, width: int) -> tuple[ExitEntry, EntryRecipe]:
