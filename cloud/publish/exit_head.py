@@ -6,7 +6,7 @@ Linear layers are stored as ggml's Q4_1 blocks, the numbers that the fast bundle
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ from cloud.publish.exit_entry import ExitEntry
 from cloud.publish.q4_blocks import BLOCK, carry_blocks
 from shared.errors import BadInput
 
-# What tells a head's file from an entry's in their metadata.
+# What tells a head's file from an entry's. It stands in the recipe, as safetensors writes keys beside each other in
+# an order of chance, and equal heads must be equal files.
 _KIND = {"kind": "head"}
 _Q4_1 = ".q4_1"
 _FREQUENT = "frequent"
@@ -117,17 +118,21 @@ def save_head(
         tensors[name + _Q4_1] = np.ascontiguousarray(
             quantize(np.ascontiguousarray(values, np.float32), GGMLQuantizationType.Q4_1)
         )
-    fields = {name: getattr(recipe, name) for name in HeadRecipe.__slots__}
-    save_file(tensors, path, metadata={**_KIND, "recipe": json.dumps(fields)})
+    save_file(tensors, path, metadata={"recipe": json.dumps(_KIND | asdict(recipe))})
 
 
 def is_head(path: Path) -> bool:
     """Whether the file is a trained head; False for one of another kind, or none."""
     try:
-        with safe_open(path, "numpy") as file:
-            return _KIND.items() <= (file.metadata() or {}).items()
-    except (OSError, SafetensorError):
+        return _KIND.items() <= _recipe(path).items()
+    except (OSError, SafetensorError, KeyError, ValueError):
         return False
+
+
+def _recipe(path: Path) -> dict[str, Any]:
+    with safe_open(path, "numpy") as file:
+        fields: dict[str, Any] = json.loads((file.metadata() or {})["recipe"])
+        return fields
 
 
 def load_head(path: Path, weights_sha256: str, cut: int, width: int, max_bits: int, digest: str) -> TrainedHead:
@@ -136,8 +141,9 @@ def load_head(path: Path, weights_sha256: str, cut: int, width: int, max_bits: i
     Linear layers come in blocks, or for a `max_bits` of 0 as float32.
     """
     try:
+        fields = _recipe(path)
+        recipe = HeadRecipe(**{name: value for name, value in fields.items() if name not in _KIND})
         with safe_open(path, "numpy") as file:
-            recipe = HeadRecipe(**json.loads((file.metadata() or {})["recipe"]))
             tensors = {name: file.get_tensor(name) for name in file.keys()}
         if recipe.weights_sha256 != weights_sha256:
             raise BadInput(f"{path} was trained for another model; train one with `edgewise-cloud distil`")
