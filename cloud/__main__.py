@@ -84,14 +84,29 @@ def _parser(settings: Settings) -> argparse.ArgumentParser:
     flag("--out", type=Path, required=True, help="the head's file")
     flag("--work", type=Path, help="a folder for features and checkpoints (default: beside --out)")
     flag("--blocks", type=int, default=1, help="trained blocks: more draft better and cost more")
+    flag("--start", type=Path, help="a head to go on from (default: the model's own last blocks)")
+    flag("--longest", type=int, default=512, help="tokens of a prompt and its answer; the rest is cut off")
     flag("--tokens", type=int, default=1_000_000, help="rows to train on in all; texts are read again as needed")
     flag("--batch", type=int, default=2, help="texts a step")
     flag("--learning-rate", type=float, default=1e-3)
     flag("--vocabulary", type=int, default=8192, help="how many frequent tokens the head learns to tell apart")
     flag("--seed", type=int, default=0)
-    flag("--device", default="cpu", help="cpu or cuda")
-    flag("--dtype", choices=DTYPES[:3], default="auto", help="to compute in; weights are trained in fp32")
-    flag("--threads", type=int, default=0, help="CPU threads; 0 takes all cores")
+    _compute_flags(distil)
+    flag("--json", action="store_true", help="say what came of it as one line of JSON")
+
+    selfchat = commands.add_parser("selfchat", help="let the model write text to train exits on", allow_abbrev=False)
+    selfchat.set_defaults(command=_selfchat)
+    _model_flag(selfchat, settings)
+    flag = selfchat.add_argument
+    flag("--out", type=Path, required=True, help="a JSONL file; what is missing from it is added")
+    flag("--prompts", type=Path, default=[], nargs="+", help="JSONL files (default: the model writes prompts as well)")
+    flag("--count", type=int, help="how many conversations (default: all prompts, or 1000 without any)")
+    flag("--max-tokens", type=int, default=288, help="the most tokens of an answer")
+    flag("--temperature", type=float, default=0.0, help="of answers; 0 is greedy")
+    flag("--top-k", type=int, default=0, help="of answers; 0 is no bound")
+    flag("--batch", type=int, default=48, help="conversations at once")
+    flag("--seed", type=int, default=0)
+    _compute_flags(selfchat)
     flag("--json", action="store_true", help="say what came of it as one line of JSON")
 
     serve = commands.add_parser("serve", help="run the verifier", allow_abbrev=False)
@@ -121,6 +136,12 @@ def _parser(settings: Settings) -> argparse.ArgumentParser:
     flag("--insecure", action="store_true", default=settings.switch("insecure"), help="no token on an open address")
     flag("--json", action="store_true", help="announce the address as one line of JSON")
     return parser
+
+
+def _compute_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--dtype", choices=DTYPES[:3], default="auto", help="to compute in; weights are kept in fp32")
+    parser.add_argument("--threads", type=int, default=0, help="CPU threads; 0 takes all cores")
 
 
 def _model_flag(parser: argparse.ArgumentParser, settings: Settings) -> None:
@@ -200,6 +221,8 @@ def _distil(arguments: argparse.Namespace, environment: Mapping[str, str]) -> in
             schedule=Schedule(arguments.tokens, arguments.batch, arguments.learning_rate, arguments.seed),
             n_blocks=arguments.blocks,
             vocabulary=arguments.vocabulary,
+            longest=arguments.longest,
+            start=arguments.start,
             dtype=TORCH_DTYPES[pick_dtype(arguments.dtype, arguments.device)],
             device=arguments.device,
         )
@@ -208,6 +231,32 @@ def _distil(arguments: argparse.Namespace, environment: Mapping[str, str]) -> in
     console.print(f"[green]{arguments.out}[/]: the model's own token at [bold]{reached:.1%}[/] of places held out")
     if arguments.json:
         print(json.dumps({"head": str(arguments.out), "acceptance": round(reached, 4)}))
+    return 0
+
+
+def _selfchat(arguments: argparse.Namespace, environment: Mapping[str, str]) -> int:
+    from cloud.source import resolve_source
+
+    console = Console(stderr=True)
+    with StageProgress(console) as progress:
+        source = resolve_source(arguments.model, home_folder(environment), progress.update)
+        import torch
+
+        from cloud.distil.selfchat import WritingPlan, selfchat
+        from cloud.load import DTYPES as TORCH_DTYPES
+        from cloud.load import pick_dtype
+
+        torch.set_num_threads(arguments.threads or len(os.sched_getaffinity(0)))
+        plan = WritingPlan(
+            arguments.max_tokens, arguments.temperature, arguments.top_k, arguments.batch, arguments.seed
+        )
+        dtype = TORCH_DTYPES[pick_dtype(arguments.dtype, arguments.device)]
+        written = selfchat(
+            source, arguments.out, arguments.prompts, arguments.count, plan, dtype, arguments.device, progress.update
+        )
+    console.print(f"[green]{arguments.out}[/]: [bold]{written}[/] conversations")
+    if arguments.json:
+        print(json.dumps({"out": str(arguments.out), "conversations": written}))
     return 0
 
 

@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,15 @@ from cloud.__main__ import main
 from cloud.distil.batches import Batches, epochs, frequent_tokens
 from cloud.distil.distil import HELD_OUT
 from cloud.distil.features import About, FeatureFolder, Span, States, Text
-from cloud.distil.head import ExitHead, output_rows
+from cloud.distil.head import ExitHead
 from cloud.distil.train import Schedule, Trainer, acceptance
+from cloud.distil.vocabulary import DraftVocabulary
 from cloud.publish.build import build_bundle
 from cloud.publish.exit_entry import ExitEntry
 from cloud.publish.exit_fit import residuals
+from cloud.publish.exit_head import load_head
 from cloud.source import resolve_source
-from shared.bundle import load_manifest
+from shared.bundle import load_manifest, sha256_file
 from shared.errors import BadInput
 from tests.tiny_checkpoints import write_gguf
 from tests.tiny_models import tiny_model
@@ -33,8 +36,16 @@ def model() -> Any:
     return tiny_model("llama", torch.float32)
 
 
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """Features at the cut, and where their texts lie."""
+
+    batches: Batches
+    spans: list[Span]
+
+
 @pytest.fixture(scope="module")
-def features(model: Any, tmp_path_factory: pytest.TempPathFactory) -> FeatureFolder:
+def features(model: Any, tmp_path_factory: pytest.TempPathFactory) -> Learned:
     random = np.random.default_rng(0)
     texts = [Text(tuple(random.integers(0, 12, 30).tolist()), 5) for _ in range(300)]
     folder = FeatureFolder(tmp_path_factory.mktemp("features"), About("a" * 64, model.config.hidden_size, (CUT,)))
@@ -43,25 +54,28 @@ def features(model: Any, tmp_path_factory: pytest.TempPathFactory) -> FeatureFol
         found = residuals(model, ids)
         return States({CUT: found[CUT].numpy()}, found[-1].numpy())
 
-    folder.compute(texts, states, lambda done, total: None)
-    return folder
+    spans = folder.compute(texts, states, lambda done, total: None)
+    return Learned(Batches(folder, CUT, torch.device("cpu")), spans)
 
 
-def trainer(model: Any, features: FeatureFolder, plan: Schedule) -> Trainer:
+def everything(model: Any) -> DraftVocabulary:
+    """A vocabulary without a token that is left out."""
+    whole = model.lm_head.weight.detach()
+    return DraftVocabulary(torch.arange(len(whole)), whole)
+
+
+def trainer(model: Any, features: Learned, plan: Schedule) -> Trainer:
     torch.manual_seed(0)
     width = model.config.hidden_size
     head = ExitHead(model, 1, ExitEntry(None, np.zeros(width, np.float32)))
-    output = output_rows(model, range(model.config.vocab_size))
-    return Trainer(head, output, Batches(features, CUT, torch.device("cpu")), features.spans[HELD:], plan)
+    return Trainer(head, everything(model), features.batches, features.spans[HELD:], plan)
 
 
-def reached(model: Any, features: FeatureFolder, head: ExitHead) -> float:
-    whole = output_rows(model, range(model.config.vocab_size))
-    batches = Batches(features, CUT, torch.device("cpu"))
-    return acceptance(head, whole, torch.arange(len(whole)), whole, batches, features.spans[:HELD])
+def reached(model: Any, features: Learned, head: ExitHead) -> float:
+    return acceptance(head, everything(model), features.batches, features.spans[:HELD])
 
 
-def test_training_raises_acceptance_on_text_held_out(model: Any, features: FeatureFolder) -> None:
+def test_training_raises_acceptance_on_text_held_out(model: Any, features: Learned) -> None:
     made = trainer(model, features, Schedule(tokens=30_000, learning_rate=3e-3))
     before = reached(model, features, made.head)
     while not made.done:
@@ -70,7 +84,7 @@ def test_training_raises_acceptance_on_text_held_out(model: Any, features: Featu
     assert 30_000 <= made.progress.tokens < 30_060 and made.progress.seconds > 0
 
 
-def test_a_resumed_training_ends_with_the_same_bits(model: Any, features: FeatureFolder, tmp_path: Path) -> None:
+def test_a_resumed_training_ends_with_the_same_bits(model: Any, features: Learned, tmp_path: Path) -> None:
     plan = Schedule(tokens=4000)
     straight = trainer(model, features, plan)
     stopped = trainer(model, features, plan)
@@ -86,18 +100,20 @@ def test_a_resumed_training_ends_with_the_same_bits(model: Any, features: Featur
         assert torch.equal(one, other)
 
 
-def test_a_checkpoint_of_something_else_is_refused(model: Any, features: FeatureFolder, tmp_path: Path) -> None:
+def test_a_checkpoint_of_something_else_is_refused(model: Any, features: Learned, tmp_path: Path) -> None:
     made = trainer(model, features, Schedule(tokens=4000))
     made.save(tmp_path / "c")
     with pytest.raises(BadInput, match="another schedule"):
         trainer(model, features, Schedule(tokens=4000, seed=1)).resume(tmp_path / "c")
+    with pytest.raises(BadInput, match="other texts"):
+        trainer(model, Learned(features.batches, features.spans[1:]), Schedule(tokens=4000)).resume(tmp_path / "c")
     (tmp_path / "c").write_bytes(b"nothing")
     with pytest.raises(BadInput, match="no checkpoint of this head"):
         made.resume(tmp_path / "c")
 
 
 def test_each_epoch_has_every_text_once_in_an_order_of_its_own() -> None:
-    spans = [Span(10 * i, i % 7 + 1, 0) for i in range(11)]
+    spans = [Span(10 * i, i % 7 + 1, 0, str(i)) for i in range(11)]
     groups = epochs(spans, 2, seed=3)
     first, second = ([next(groups) for _ in range(6)] for _ in range(2))
     for epoch in (first, second):
@@ -109,12 +125,22 @@ def test_each_epoch_has_every_text_once_in_an_order_of_its_own() -> None:
 
 def test_frequent_tokens_are_counted_in_answers_alone() -> None:
     ids = np.array([9, 9, 9, 4, 2, 4, 7, 2, 2, 2], np.int32)
-    assert frequent_tokens(ids, [Span(0, 6, 3), Span(6, 4, 2)]).tolist() == [2, 4]
+    assert frequent_tokens(ids, [Span(0, 6, 3, "a"), Span(6, 4, 2, "b")]).tolist() == [2, 4]
 
 
-def test_a_batch_marks_the_rows_that_answers_come_after(features: FeatureFolder) -> None:
-    spans = [features.spans[0], Span(features.spans[1].first, 12, 5)]
-    batch = Batches(features, CUT, torch.device("cpu")).read(spans)
+def test_the_vocabulary_of_a_place_holds_the_frequent_and_what_came_before() -> None:
+    whole = torch.arange(20.0).reshape(10, 2)
+    vocabulary = DraftVocabulary(torch.tensor([4, 1]), whole)
+    ids = torch.tensor([7, 4, 9, 7, 2])
+    assert vocabulary.rows_with(ids).tolist() == whole[[4, 1, 2, 7, 9]].tolist()
+    allowed = [row.nonzero().flatten().tolist() for row in vocabulary.allowed(ids, 1)]
+    assert allowed == [[1, 4, 7], [1, 4, 7, 9], [1, 4, 7, 9], [1, 2, 4, 7, 9]]
+
+
+def test_a_batch_marks_the_rows_that_answers_come_after(features: Learned) -> None:
+    spans = [features.spans[0], Span(features.spans[1].first, 12, 5, "")]
+    batch = features.batches.read(spans)
+    assert len(batch.ids) == 42
     assert batch.tokens == 42 and batch.at_cut.shape == batch.final.shape == (2, 30, 64)
     assert batch.wanted.nonzero().tolist() == [[0, i] for i in range(4, 29)] + [[1, i] for i in range(4, 11)]
     assert (batch.at_cut[1, 12:] == 0).all()
@@ -142,6 +168,13 @@ def test_distil_writes_what_build_takes(
     for _ in range(4):
         assert main([*command, *options, "--out", str(out)]) == 0
         assert out.read_bytes() == first
+    # Training can go on from a head.
+    further = tmp_path / "further.safetensors"
+    options[1] = "600"
+    assert main([*command, *options, "--start", str(out), "--out", str(further)]) == 0
+    width = source.config["hidden_size"]
+    begun = load_head(further, source.weights_sha256, 1, width, 0, "").recipe
+    assert begun.start == sha256_file(out) and begun.tokens >= 600
     with pytest.raises(BadInput, match="was trained for a cut at 1, not 2"):
         build_bundle(source, 2, tmp_path / "c", max_context=64, exit_file=out)
 
@@ -153,6 +186,9 @@ def test_distil_writes_what_build_takes(
         (["--cut", "2", "--blocks", "3"], "3 blocks at a cut of 2 are not possible; use 1 to 2"),
         (["--cut", "2", "--tokens", "0"], "must be 1 or more"),
         (["--cut", "2"], "more than 50 are needed"),
+        (["--cut", "2", "--longest", "1"], "--longest is 1"),
+        (["--cut", "2", "--start", "nowhere"], "nowhere can't be read"),
+        (["--cut", "2", "--start", __file__], "is no trained exit head"),
     ],
 )
 def test_what_cant_be_trained_is_refused(

@@ -19,9 +19,10 @@ _JITTER = 40
 class Batch:
     """Some texts side by side, padded at the end: residuals and final states float32 [batch, T, d].
 
-    `wanted` [batch, T] marks the rows after which a token of the answer comes.
+    `wanted` [batch, T] marks the rows after which a token of the answer comes. `ids` [rows] are the texts' tokens.
     """
 
+    ids: Tensor
     at_cut: Tensor
     final: Tensor
     wanted: Tensor
@@ -32,7 +33,7 @@ class Batches:
     """Reads batches of one folder's features at one cut."""
 
     def __init__(self, features: FeatureFolder, cut: int, device: torch.device) -> None:
-        self._at_cut, self._final = features.at_cut(cut), features.final()
+        self._ids, self._at_cut, self._final = features.ids(), features.at_cut(cut), features.final()
         self._width = features.about.hidden_size
         self._device = device
 
@@ -46,8 +47,9 @@ class Batches:
             at_cut[i, : span.rows] = torch.from_numpy(self._at_cut[rows].astype(np.float32))
             final[i, : span.rows] = torch.from_numpy(self._final[rows].astype(np.float32))
             wanted[i, max(0, span.answer_from - 1) : span.rows - 1] = True
-        device = self._device
-        return Batch(at_cut.to(device), final.to(device), wanted.to(device), sum(span.rows for span in spans))
+        ids = torch.from_numpy(np.concatenate([self._ids[span.first : span.first + span.rows] for span in spans]))
+        ids, at_cut, final, wanted = (part.to(self._device) for part in (ids.long(), at_cut, final, wanted))
+        return Batch(ids, at_cut, final, wanted, len(ids))
 
 
 def epochs(spans: Sequence[Span], size: int, seed: int) -> Iterator[list[Span]]:

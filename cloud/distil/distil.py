@@ -11,15 +11,17 @@ import torch
 
 from cloud.distil.batches import Batches, frequent_tokens
 from cloud.distil.features import About, FeatureFolder, States, Text
-from cloud.distil.head import ExitHead, output_rows
+from cloud.distil.head import ExitHead
 from cloud.distil.train import Schedule, Trainer, acceptance
+from cloud.distil.vocabulary import DraftVocabulary
 from cloud.publish.conversations import ChatFormat, Conversation, read_conversations
 from cloud.publish.exit_fit import fit_entries, residuals
-from cloud.publish.exit_head import HeadRecipe, save_head
+from cloud.publish.exit_head import HeadRecipe, TrainedHead, load_head, save_head
 from cloud.publish.split import check_cut
 from cloud.publish.tokenizer_files import tokenizer_files
 from cloud.source import ModelSource
 from cloud.target import load_target
+from shared.bundle import sha256_file
 from shared.errors import BadInput
 
 # Answers that are measured and never trained on.
@@ -34,13 +36,17 @@ Report = Callable[[str, int, int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Distillation:
-    """What to train, and how. `longest` is in tokens; `every` steps it is measured and a checkpoint is written."""
+    """What to train, and how. `longest` is in tokens; `every` steps it is measured and a checkpoint is written.
+
+    Training begins at the head in the file `start`, or else at the model's own last blocks.
+    """
 
     cut: int
     schedule: Schedule
     n_blocks: int = 1
     vocabulary: int = 8192
     longest: int = 512
+    start: Path | None = None
     every: int = 800
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
@@ -56,36 +62,37 @@ def distil(
     little, and a `work` folder of something else.
     """
     _check(source, what)
+    started = _started(source, what)
     texts = _texts(ChatFormat(tokenizer_files(source)), read_conversations(data), what)
     report("load the model", 0, 1, "")
     model: Any = load_target(source, what.dtype).to(what.device)
     report("load the model", 1, 1, "")
     about = About(source.weights_sha256, int(source.config["hidden_size"]), (what.cut,))
     features = FeatureFolder(work / "features", about)
-    features.compute(
+    spans = features.compute(
         texts,
         lambda ids: _states(model, ids, what.cut),
         lambda done, total: report("compute features", done, total, ""),
     )
-    held, learned = features.spans[:HELD_OUT], features.spans[HELD_OUT:]
+    held, learned = spans[:HELD_OUT], spans[HELD_OUT:]
     ranked = frequent_tokens(features.ids(), learned)
     frequent = torch.from_numpy(ranked[: what.vocabulary].copy()).long().to(what.device)
-    entry = fit_entries(
-        model,
-        [text.ids for text in texts[HELD_OUT : HELD_OUT + ENTRY_TEXTS]],
-        [what.cut],
-        lambda done, total: report("fit the entry", done, total, ""),
-        what.n_blocks,
-    )[what.cut]
-    head = ExitHead(model, what.n_blocks, entry).to(what.device)
-    output, whole = output_rows(model, frequent.tolist()), model.lm_head.weight.detach()
+    if started is None:
+        entry = fit_entries(
+            model,
+            [text.ids for text in texts[HELD_OUT : HELD_OUT + ENTRY_TEXTS]],
+            [what.cut],
+            lambda done, total: report("fit the entry", done, total, ""),
+            what.n_blocks,
+        )[what.cut]
+        head = ExitHead(model, what.n_blocks, entry)
+    else:
+        head = ExitHead.of(model, started)
+    head.to(what.device)
+    vocabulary = DraftVocabulary(frequent, model.lm_head.weight.detach())
     batches = Batches(features, what.cut, torch.device(what.device))
-
-    def measure() -> float:
-        return acceptance(head, output, frequent, whole, batches, held)
-
-    trainer = Trainer(head, output, batches, learned, what.schedule)
-    reached = _train(trainer, work / CHECKPOINT_NAME, measure, what, report)
+    trainer = Trainer(head, vocabulary, batches, learned, what.schedule)
+    reached = _train(trainer, work / CHECKPOINT_NAME, lambda: acceptance(head, vocabulary, batches, held), what, report)
     recipe = HeadRecipe(
         weights_sha256=source.weights_sha256,
         cut=what.cut,
@@ -98,6 +105,7 @@ def distil(
         batch=what.schedule.batch,
         vocabulary=len(frequent),
         longest=max(span.rows for span in learned),
+        start="" if started is None else started.digest,
         acceptance=round(reached, 4),
     )
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -113,6 +121,25 @@ def _check(source: ModelSource, what: Distillation) -> None:
         raise BadInput(f"{what.n_blocks} blocks at a cut of {what.cut} are not possible; use 1 to {layers - what.cut}")
     if what.schedule.tokens < 1 or what.schedule.batch < 1 or what.vocabulary < 1:
         raise BadInput("--tokens, --batch and --vocabulary must be 1 or more")
+    if what.longest < 2:
+        raise BadInput(f"--longest is {what.longest}; a text needs a prompt and an answer, so 2 or more")
+
+
+def _started(source: ModelSource, what: Distillation) -> TrainedHead | None:
+    """The head to begin at. Raises BadInput for one of another model, cut or number of blocks."""
+    if what.start is None:
+        return None
+    width = int(source.config["hidden_size"])
+    try:
+        digest = sha256_file(what.start)
+    except OSError as error:
+        raise BadInput(f"{what.start} can't be read: {error}") from error
+    head = load_head(what.start, source.weights_sha256, what.cut, width, 0, digest)
+    if len(head.blocks) != what.n_blocks:
+        raise BadInput(
+            f"{what.start} has {len(head.blocks)} blocks, not {what.n_blocks}; give --blocks {len(head.blocks)}"
+        )
+    return head
 
 
 def _texts(chat: ChatFormat, conversations: Sequence[Conversation], what: Distillation) -> list[Text]:

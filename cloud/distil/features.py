@@ -3,13 +3,14 @@
 A folder holds one row a token in flat files: `ids.i32`, `cut<N>.f16` (the residual after N layers) and `final.f16` (the
 state that the model's head reads); `texts.jsonl` says where each text lies and where its answer begins, and
 `features.json` which model wrote it. A text counts only once its line stands in `texts.jsonl`, so work goes on where it
-was stopped.
+was stopped; it is found by its digest, so other data or another order uses what is there.
 Source: EESD (arXiv 2404.18911), which distils an early exit from the model's own states.
 """
 
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,11 @@ class Text:
     ids: tuple[int, ...]
     answer_from: int
 
+    @property
+    def digest(self) -> str:
+        """What tells this text from others, in hexadecimal."""
+        return sha256(np.array([self.answer_from, *self.ids], "<i4").tobytes()).hexdigest()[:32]
+
 
 @dataclass(frozen=True, slots=True)
 class States:
@@ -51,11 +57,12 @@ class About:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Rows `first` to `first + rows - 1` are one text, whose answer begins `answer_from` rows after the first."""
+    """Rows `first` to `first + rows - 1` are the text of this digest; its answer begins `answer_from` rows later."""
 
     first: int
     rows: int
     answer_from: int
+    digest: str
 
 
 class FeatureFolder:
@@ -72,26 +79,31 @@ class FeatureFolder:
             path.write_text(json.dumps(record) + "\n", encoding="utf-8")
         elif json.loads(path.read_text(encoding="utf-8")) != record:
             raise BadInput(f"{folder} holds features of another model or of other cuts; name another folder")
-        self.spans = list(_read_spans(folder / TEXTS_NAME))
+        self._spans = {span.digest: span for span in _read_spans(folder / TEXTS_NAME)}
 
     @property
     def rows(self) -> int:
         """Tokens in all."""
-        return self.spans[-1].first + self.spans[-1].rows if self.spans else 0
+        return sum(span.rows for span in self._spans.values())
 
     def compute(
         self, texts: Sequence[Text], states: Callable[[Sequence[int]], States], advance: Callable[[int, int], None]
-    ) -> None:
-        """Add what is missing of `texts`, in their order; those that are there already are taken for the same."""
-        lines = "".join(_line(span) for span in self.spans)
+    ) -> list[Span]:
+        """Where each of `texts` lies, in their order; what is missing is computed and added."""
+        lines = "".join(_line(span) for span in self._spans.values())
         (self.folder / TEXTS_NAME).write_text(lines, encoding="utf-8")
         for name, row_bytes in self._files():
             with (self.folder / name).open("ab") as file:
                 # Rows of a text whose line was never written.
                 file.truncate(self.rows * row_bytes)
-        for text in texts[len(self.spans) :]:
-            self._add(text, states(text.ids))
-            advance(len(self.spans), len(texts))
+        spans = []
+        for text in texts:
+            digest = text.digest
+            if digest not in self._spans:
+                self._add(text, states(text.ids))
+            spans.append(self._spans[digest])
+            advance(len(spans), len(texts))
+        return spans
 
     def ids(self) -> NDArray[np.int32]:
         """All token ids: int32 `[rows]`, read as they are used."""
@@ -123,10 +135,10 @@ class FeatureFolder:
             assert len(rows) == len(text.ids) and np.isfinite(rows).all(), f"{name}: states don't fit into float16"
             with (self.folder / name).open("ab") as file:
                 file.write(np.ascontiguousarray(rows).data)
-        span = Span(self.rows, len(text.ids), text.answer_from)
+        span = Span(self.rows, len(text.ids), text.answer_from, text.digest)
         with (self.folder / TEXTS_NAME).open("a", encoding="utf-8") as lines:
             lines.write(_line(span))
-        self.spans.append(span)
+        self._spans[span.digest] = span
 
 
 def _line(span: Span) -> str:
@@ -137,5 +149,9 @@ def _read_spans(path: Path) -> Iterator[Span]:
     if not path.exists():
         return
     for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
-        if line.endswith("\n"):
+        if not line.endswith("\n"):
+            return
+        try:
             yield Span(**json.loads(line))
+        except (ValueError, TypeError) as error:
+            raise BadInput(f"{path} is of another version ({error}); remove its folder") from error

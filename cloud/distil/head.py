@@ -5,7 +5,6 @@ The output matrix is the model's and is never trained, so a head holds no matrix
 """
 
 import copy
-from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -74,9 +73,3 @@ class ExitHead(nn.Module):
     def layers(self) -> dict[str, NDArray[np.float32]]:
         """The blocks' tensors by name, as in `0.mlp.up_proj.weight`."""
         return {name: value.detach().float().cpu().numpy() for name, value in self.blocks.state_dict().items()}
-
-
-def output_rows(model: Any, ids: Sequence[int]) -> Tensor:
-    """The rows of the model's output matrix for these tokens: `[len(ids), d]`, in the model's dtype."""
-    weight: Tensor = model.lm_head.weight
-    return weight[torch.as_tensor(ids, dtype=torch.long)].detach().clone()

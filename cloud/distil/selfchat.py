@@ -11,14 +11,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from cloud.batch import Batch, Work
-from cloud.publish.conversations import ChatFormat, Prompt
+from cloud.publish.conversations import ChatFormat, Prompt, read_prompts
+from cloud.publish.tokenizer_files import tokenizer_files
+from cloud.source import ModelSource
+from cloud.target import load_target
+from cloud.torch_model import TorchModel
 from cloud.verifier import Verifier
 from shared.errors import BadInput
 from shared.params import SamplingParams
 
 # How the model plays the user: at temperature 1 whole languages and scripts go astray without a bound.
 USER_TEMPERATURE, USER_TOP_K, USER_TOKENS = 1.0, 40, 96
+# Conversations that are written where neither prompts nor a count are given.
+DEFAULT_COUNT = 1000
+# Tokens of a prompt and its answer together; the caches of a batch take memory by it.
+CONTEXT = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +69,36 @@ class _Turn:
         rows = (self.written[-1],) if self.written else self.start
         at = len(self.start) + len(self.written) - len(rows)
         return Work(slot, at, rows, len(rows) - 1, self.params, len(self.start))
+
+
+def selfchat(
+    source: ModelSource,
+    out: Path,
+    prompts: Sequence[Path],
+    count: int | None,
+    plan: WritingPlan,
+    dtype: torch.dtype,
+    device: str,
+    report: Callable[[str, int, int], None],
+) -> int:
+    """Write conversations to `out`; how many it has then. The same call goes on where the last one was stopped.
+
+    Without files of prompts the model writes the users' words as well. `count` takes so many, the first of the files.
+    Raises BadInput for files that can't be used and a count that can't be.
+    """
+    if count is not None and count < 1:
+        raise BadInput(f"--count is {count}; it must be 1 or more")
+    wanted: list[Prompt | None] = [*read_prompts(prompts)[:count]]
+    if not prompts:
+        wanted = [None] * (DEFAULT_COUNT if count is None else count)
+    files = tokenizer_files(source)
+    report("load the model", 0, 1)
+    context = min(CONTEXT, int(source.config["max_position_embeddings"]))
+    # No rows join at a cut here; any will do.
+    model = TorchModel(load_target(source, dtype), cut=1, max_context=context, device=device)
+    report("load the model", 1, 1)
+    writer = SelfChat(Verifier(model), ChatFormat(files), files.stop_ids, context)
+    return write_file(writer, out, wanted, plan, lambda done, total: report("write", done, total))
 
 
 class SelfChat:

@@ -1,13 +1,14 @@
 """Training an exit head on the frozen model's own states: the loss, the steps, checkpoints.
 
-The target is the model's whole distribution over the frequent tokens, so every place teaches more than one token, and
-beside it the model's final state, which gives a direction from the first step on. Sources: EESD (arXiv 2404.18911) for
-self-distillation of an early exit; EAGLE (arXiv 2401.15077) for the regression beside the cross-entropy.
+The target is the model's distribution over the frequent tokens and those of the texts, so every place teaches more than
+one token, and beside it the model's final state, which gives a direction from the first step on. Sources: EESD (arXiv
+2404.18911) for self-distillation of an early exit; EAGLE (arXiv 2401.15077) for the regression beside it.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -19,6 +20,7 @@ from torch import Tensor
 from cloud.distil.batches import Batch, Batches, epochs
 from cloud.distil.features import Span
 from cloud.distil.head import ExitHead
+from cloud.distil.vocabulary import DraftVocabulary
 from shared.errors import BadInput
 
 FEATURE_WEIGHT = 0.1
@@ -55,11 +57,13 @@ class Progress:
 class Trainer:
     """One head on its way through a schedule."""
 
-    def __init__(self, head: ExitHead, output: Tensor, batches: Batches, spans: Sequence[Span], plan: Schedule) -> None:
-        """`output` [V, d] are the output matrix's rows of the frequent tokens, in the dtype to compute in."""
+    def __init__(
+        self, head: ExitHead, vocabulary: DraftVocabulary, batches: Batches, spans: Sequence[Span], plan: Schedule
+    ) -> None:
         self.head = head
         self.progress = Progress()
-        self._output = output
+        self._vocabulary = vocabulary
+        self._texts = sha256("".join(span.digest for span in spans).encode()).hexdigest()
         self._batches = batches
         self._plan = plan
         self._groups: Iterator[list[Span]] = epochs(spans, plan.batch, plan.seed)
@@ -99,21 +103,24 @@ class Trainer:
         record = {
             "head": self.head.state_dict(),
             "optimizer": self._optimizer.state_dict(),
-            "plan": _fields(self._plan),
-            "progress": _fields(self.progress),
+            "plan": asdict(self._plan),
+            "texts": self._texts,
+            "progress": asdict(self.progress),
         }
         part = path.with_suffix(".part")
         torch.save(record, part)
         part.replace(path)
 
     def resume(self, path: Path) -> None:
-        """Go on from a checkpoint. Raises BadInput for one of another schedule or another head."""
+        """Go on from a checkpoint. Raises BadInput for one of another schedule, of other texts or another head."""
         try:
             record: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-            if record["plan"] != _fields(self._plan):
+            if record["plan"] != asdict(self._plan):
                 raise BadInput(
                     f"{path} belongs to another schedule ({record['plan']}); give the same flags or remove it"
                 )
+            if record["texts"] != self._texts:
+                raise BadInput(f"{path} belongs to other texts; give the same --data or remove it")
             self.head.load_state_dict(record["head"])
             self._optimizer.load_state_dict(record["optimizer"])
             self.progress = Progress(**record["progress"])
@@ -124,7 +131,7 @@ class Trainer:
 
     def _losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """KL divergence from the model's distribution, and the distance of the states: scalars."""
-        output, wanted = self._output, batch.wanted
+        output, wanted = self._vocabulary.rows_with(batch.ids), batch.wanted
         with torch.autocast(output.device.type, output.dtype, enabled=output.dtype is not torch.float32):
             drafted = self.head(batch.at_cut)[wanted]  # [rows, d]
             target = batch.final[wanted]
@@ -136,23 +143,20 @@ class Trainer:
 
 
 @torch.inference_mode()
-def acceptance(
-    head: ExitHead, output: Tensor, frequent: Tensor, whole: Tensor, batches: Batches, spans: Sequence[Span]
-) -> float:
+def acceptance(head: ExitHead, vocabulary: DraftVocabulary, batches: Batches, spans: Sequence[Span]) -> float:
     """How often the head's best token is the model's, over all places of these answers.
 
-    The head chooses among `frequent` [V], whose rows `output` [V, d] are; the model among all, with `whole` [vocab, d].
+    The head chooses among the frequent tokens and those that came before the place, the model among all.
     """
     matched = places = 0
+    whole = vocabulary.whole
     for span in spans:
         batch = batches.read([span])
-        with torch.autocast(output.device.type, output.dtype, enabled=output.dtype is not torch.float32):
-            drafted = head(batch.at_cut)[batch.wanted].to(output.dtype) @ output.T
+        with torch.autocast(whole.device.type, whole.dtype, enabled=whole.dtype is not torch.float32):
+            drafted = head(batch.at_cut)[batch.wanted].to(whole.dtype) @ whole.T
             target = (batch.final[batch.wanted].to(whole.dtype) @ whole.T).argmax(-1)
-        matched += int((frequent[drafted.argmax(-1)] == target).sum())
+        allowed = vocabulary.allowed(batch.ids[:-1], max(0, span.answer_from - 1))
+        drafted.masked_fill_(~allowed, -torch.inf)
+        matched += int((drafted.argmax(-1) == target).sum())
         places += len(target)
     return matched / max(1, places)
-
-
-def _fields(record: Any) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in record.__slots__}

@@ -33,7 +33,10 @@ _MATRIX, _SHIFT, _NORM = "entry.matrix", "entry.shift", "norm.weight"
 
 @dataclass(frozen=True, slots=True)
 class HeadRecipe:
-    """Where a head comes from and what it reaches: `acceptance` is the share of places in answers held out."""
+    """Where a head comes from and what it reaches: `acceptance` is the share of places in answers held out.
+
+    `start` is the sha256 of the head that training began at; empty for one that began at the model's own blocks.
+    """
 
     weights_sha256: str
     cut: int
@@ -47,6 +50,7 @@ class HeadRecipe:
     vocabulary: int
     longest: int
     acceptance: float
+    start: str = ""
 
 
 @dataclass(frozen=True, slots=True)
