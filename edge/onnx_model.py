@@ -9,7 +9,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from edge.draft_model import DraftModel
-from edge.draft_vocabulary import load_draft_ids
+from edge.draft_vocabulary import DraftVocabulary, load_draft_ids
 from edge.onnx_portable import PortableModel
 from edge.onnx_session import open_session
 from edge.token_check import check_ids
@@ -53,8 +53,9 @@ class FastModel:
             "last_index": _bound(self._last),
             "logits_from": _bound(self._first_wanted),
         }
-        self._draft_ids = load_draft_ids(folder, manifest)
-        self._all_logits: NDArray[np.float32] = np.full(manifest.vocab_size, -np.inf, np.float32)
+        listed = load_draft_ids(folder, manifest)
+        self._vocabulary = None if listed is None else DraftVocabulary(listed, manifest.vocab_size)
+        self._bind_context()
         self._logits = np.zeros((1, 1, manifest.draft_vocab_size), np.float32)
         self._logits_value = _bound(self._logits)
         self._one_id = np.zeros((1, 1), np.int64)
@@ -81,10 +82,11 @@ class FastModel:
     def forward(self, ids: Sequence[int]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Feed `ids` after what is cached: logits of the last one [vocab], residuals at the cut [len(ids), d].
 
-        Tokens that can't be drafted have a logit of -inf. Raises BadInput when the ids don't fit into `max_context`, or
-        aren't ids of this vocabulary; nothing is lost then.
+        Tokens that can't be drafted have a logit of -inf: the head isn't for them, and the text hasn't had them. Raises
+        BadInput when the ids don't fit into `max_context`, or aren't ids of this vocabulary; nothing is lost then.
         """
         check_ids(ids, self._length, self._max_context, self._vocab_size)
+        self._see(ids)
         if len(ids) == 1:
             self._one_id[0, 0] = ids[0]
             self._run(self._one, 1)
@@ -98,6 +100,7 @@ class FastModel:
         except BaseException:
             # Ctrl-C between two chunks must not leave a half prompt in the cache.
             self._length = begin
+            self._forget(begin)
             raise
         return self._last_logits(), hidden
 
@@ -106,17 +109,38 @@ class FastModel:
         if not 0 <= n <= self._length:
             raise ValueError(f"can't truncate to {n} tokens: {self._length} are cached")
         self._length = n
+        self._forget(n)
 
     def close(self) -> None:
         """Give the buffers and the session back."""
         del self._one, self._caches, self._session
 
     def _last_logits(self) -> NDArray[np.float32]:
-        drafted: NDArray[np.float32] = self._logits[0, 0]
-        if self._draft_ids is None:
-            return drafted.copy()
-        self._all_logits[self._draft_ids] = drafted
-        return self._all_logits.copy()
+        logits: NDArray[np.float32] = self._logits[0, 0]
+        return (
+            logits.copy() if self._vocabulary is None else self._vocabulary.spread(logits, self._context_logits[0, 0])
+        )
+
+    def _see(self, ids: Sequence[int]) -> None:
+        if self._vocabulary is None:
+            return
+        known = self._vocabulary.context_ids
+        self._vocabulary.see(ids, self._length)
+        if self._vocabulary.context_ids is not known:
+            self._bind_context()
+            self._one = self._bind(self._one_id, self._one_hidden)
+
+    def _forget(self, n: int) -> None:
+        if self._vocabulary is not None:
+            self._vocabulary.forget(n)
+
+    def _bind_context(self) -> None:
+        """Bind the conversation's own tokens, and room for their logits."""
+        if self._vocabulary is not None:
+            ids = self._vocabulary.context_ids
+            self._numbers["context_ids"] = _bound(ids)
+            self._context_logits = np.zeros((1, 1, len(ids)), np.float32)
+            self._context_value = _bound(self._context_logits)
 
     def _bind(self, ids: NDArray[np.int64], hidden: NDArray[np.float32]) -> Any:
         """A binding for one pass over `ids` [1, T], which writes into `hidden` [1, T, d] and the shared buffers."""
@@ -126,6 +150,8 @@ class FastModel:
             binding.bind_ortvalue_input(name, value)
         # Outputs are bound in the graph's order.
         binding.bind_ortvalue_output("logits", self._logits_value)
+        if self._vocabulary is not None:
+            binding.bind_ortvalue_output("context_logits", self._context_value)
         binding.bind_ortvalue_output("hidden", _bound(hidden))
         for name, value in self._caches.items():
             binding.bind_ortvalue_input(f"past_{name}", value)

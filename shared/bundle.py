@@ -16,7 +16,7 @@ from shared.errors import BundleError
 # (stage, done, total): what long work reports as it goes on.
 Progress = Callable[[str, int, int], None]
 
-FORMAT = 3
+FORMAT = 4
 MANIFEST_NAME = "manifest.json"
 TOKENIZER_NAME = "tokenizer.json"
 TEMPLATE_NAME = "chat_template.jinja"
@@ -83,9 +83,9 @@ class Manifest:
     `cut` layers and `n_exit_blocks` at the exit have a KV cache each, for keys and for values, of
     `[1, n_kv_heads, max_context, head_dim]`. `head_context` is the longest context that a trained exit has seen;
     None means untrained (hazard 19).
-    `draft_vocab_size` tokens can be drafted; where those are not all, the file `draft_ids.i32` lists them in ascending
-    order, as little-endian int32. `graph` names the ONNX file; its external weights are among `files`, which lists
-    everything but the manifest.
+    The head is for `draft_vocab_size` tokens; where those are not all, the file `draft_ids.i32` lists them in ascending
+    order, as little-endian int32, and tokens that stand in the conversation can be drafted as well. `graph` names the
+    ONNX file; its external weights are among `files`, which lists everything but the manifest.
     """
 
     format: int

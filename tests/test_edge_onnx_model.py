@@ -306,7 +306,8 @@ def test_real_model_computes_what_torch_does(exporter: str, weights: str, real: 
         logits, hidden = exit_reference(real.reference, held, 10, entry)
         got = model.forward(more)
         drafted = np.isfinite(got[0])
-        assert drafted.sum() == manifest.draft_vocab_size
+        assert manifest.draft_vocab_size <= drafted.sum() <= manifest.draft_vocab_size + len(held)
+        assert drafted[held].all()
         np.testing.assert_allclose(got[0][drafted], logits[-1][drafted], atol=TOLERANCE)
         # A few channels of a few rows (attention sinks) pass through far larger values and come back, which magnifies
         # rounding: there even torch's float32 is 1.6e-4 from its float64, and optimum's export 7e-4.

@@ -63,7 +63,7 @@ def test_manifest_survives_json() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": 1}, "has format 1; this program reads format 3"),
+        ({"format": 1}, "has format 1; this program reads format 4"),
         ({"cut": 3}, "`cut` must be"),
         ({"id": "0" * 32}, "`id` must be"),
         ({"hidden_size": 0}, "`hidden_size` must be a positive number"),

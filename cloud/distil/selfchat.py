@@ -91,14 +91,21 @@ def selfchat(
     wanted: list[Prompt | None] = [*read_prompts(prompts)[:count]]
     if not prompts:
         wanted = [None] * (DEFAULT_COUNT if count is None else count)
+    writer = open_writer(source, dtype, device, report)
+    return write_file(writer, out, wanted, plan, lambda done, total: report("write", done, total))
+
+
+def open_writer(
+    source: ModelSource, dtype: torch.dtype, device: str, report: Callable[[str, int, int], None]
+) -> "SelfChat":
+    """The model, ready to write."""
     files = tokenizer_files(source)
     report("load the model", 0, 1)
     context = min(CONTEXT, int(source.config["max_position_embeddings"]))
     # No rows join at a cut here; any will do.
     model = TorchModel(load_target(source, dtype), cut=1, max_context=context, device=device)
     report("load the model", 1, 1)
-    writer = SelfChat(Verifier(model), ChatFormat(files), files.stop_ids, context)
-    return write_file(writer, out, wanted, plan, lambda done, total: report("write", done, total))
+    return SelfChat(Verifier(model), ChatFormat(files), files.stop_ids, context)
 
 
 class SelfChat:

@@ -3,12 +3,13 @@
 import json
 from pathlib import Path
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from cloud.publish.exit_entry import ExitEntry, load_entry
 from cloud.publish.exit_head import TrainedHead, is_head, load_head
 from cloud.source import ModelSource
 from shared.bundle import sha256_file
+from shared.errors import BadInput
 
 # Exits that ship: a folder for each model, with a file for each cut.
 SHIPPED = Path(__file__).parent / "exits"
@@ -36,3 +37,12 @@ def shipped_exit(weights_sha256: str, cut: int) -> Path | None:
             if json.loads(file.metadata()["recipe"])["weights_sha256"] == weights_sha256:
                 return path
     return None
+
+
+def exit_cut(path: Path) -> int:
+    """The cut that an exit's file was made for. Raises BadInput for a file of another kind."""
+    try:
+        with safe_open(path, "numpy") as file:
+            return int(json.loads(file.metadata()["recipe"])["cut"])
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise BadInput(f"{path} is no exit head or entry: {error}; `distil` and `fit` write them") from error

@@ -4,8 +4,10 @@ Rows are kept as `[T, d]` throughout; only attention sees a batch of one. Contra
 
 inputs   input_ids int64 `[1, T]`; logits_from int64 `[1]`, the first row to compute logits for;
          total_length int32 `[]` = tokens cached + T, and last_index int32 `[1]` = total_length - 1;
-         past_key_i, past_value_i float32 `[1, kv heads, max_context, head_dim]` for each block
-outputs  logits float32 `[1, T - logits_from, vocab]`, of the tokens that can be drafted, in ascending order;
+         past_key_i, past_value_i float32 `[1, kv heads, max_context, head_dim]` for each block;
+         context_ids int64 `[K]` where the head is for a part of the vocabulary: more tokens that can be drafted now
+outputs  logits float32 `[1, T - logits_from, listed]`, of the tokens that the head is for, in ascending order;
+         context_logits float32 `[1, T - logits_from, K]`, of `context_ids`;
          hidden float32 `[1, T, d]`, the residual at the cut before any norm;
          present_key_i, present_value_i: bind them to the buffers of the past
 
@@ -55,13 +57,15 @@ class _FastGraph:
         graph.input("logits_from", np.int64, [1])
         graph.input("total_length", np.int32, [])
         graph.input("last_index", np.int32, [1])
+        if half.head_table is not None:
+            graph.input("context_ids", np.int64, ["K"])
         cache = [1, shape.n_kv_heads, self._max_context, shape.head_dim]
         blocks = (*half.blocks, *half.exit_blocks)
         for i in range(len(blocks)):
             graph.input(f"past_key_{i}", np.float32, cache)
             graph.input(f"past_value_{i}", np.float32, cache)
 
-        residual = self._embed(graph.op("Squeeze", ids, self._ints(0)))
+        residual = self._rows_of(half.embedding, graph.op("Squeeze", ids, self._ints(0)))
         update = ""
         last = len(blocks) - 1
         for i, block in enumerate(blocks):
@@ -75,7 +79,14 @@ class _FastGraph:
         normed, _ = self._norm(residual, update, half.norm)
         graph.node("Unsqueeze", [self._project(normed, half.head), self._ints(0)], ["logits"])
 
+        if half.head_table is not None:
+            rows = self._rows_of(half.head_table, "context_ids")
+            product = graph.op("Gemm", normed, rows, transB=1)
+            graph.node("Unsqueeze", [product, self._ints(0)], ["context_logits"])
+
         graph.output("logits", np.float32, [1, "R", _outputs(half.head)])
+        if half.head_table is not None:
+            graph.output("context_logits", np.float32, [1, "R", "K"])
         graph.output("hidden", np.float32, [1, "T", shape.hidden_size])
         for i in range(len(blocks)):
             graph.output(f"present_key_{i}", np.float32, cache)
@@ -93,9 +104,9 @@ class _FastGraph:
             return graph.op("Add", residual, shift)
         return graph.op("Add", residual, graph.op("Gemm", residual, graph.constant(entry.matrix), shift))
 
-    def _embed(self, ids: str) -> str:
-        """Rows of the embedding: `[T]` to `[T, d]`. Reads the same bytes as the head where the two are tied."""
-        table, graph = self._half.embedding, self._graph
+    def _rows_of(self, table: Weights, ids: str) -> str:
+        """Rows of the embedding or the head: `[T]` to `[T, d]`. Both read the same bytes where the two are tied."""
+        graph = self._graph
         if not isinstance(table, BlockWeights):
             return graph.op("Gather", graph.constant(table), ids)
         codes = graph.op("Gather", graph.constant(table.packed), ids)  # [T, d / 32, bytes in a block]

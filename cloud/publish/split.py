@@ -37,7 +37,8 @@ class DeviceHalf:
     """The device's part of a model: the first N layers, and the exit.
 
     The first of `exit_blocks` reads the residual at the cut as `entry` moves it. `embedding` is `[vocab, d]`; `head`
-    holds the rows of the tokens that can be drafted, and may be the same object.
+    holds the rows of the tokens that can be drafted, and may be the same object. Where those are a part of the
+    vocabulary, `head_table` has the rows of all, to look up those that stand in the conversation.
     """
 
     shape: ModelShape
@@ -48,6 +49,7 @@ class DeviceHalf:
     exit_blocks: tuple[Block, ...]
     norm: NDArray[np.float32]
     head: Weights
+    head_table: Weights | None
 
 
 class _Tensors:
@@ -133,14 +135,15 @@ def split(
     tensors = _Tensors(source, max_bits)
     shape = model_shape(source.config)
     embedding = tensors.matrix("model.embed_tokens.weight")
-    head_name = "lm_head.weight" if "lm_head.weight" in tensors.names else "model.embed_tokens.weight"
+    untied = "lm_head.weight" in tensors.names
+    table = tensors.matrix("lm_head.weight") if untied else embedding
     if max_bits == 8:
-        rows = tensors.vector(head_name)
+        rows = tensors.vector("lm_head.weight" if untied else "model.embed_tokens.weight")
         head: Weights = quantise(rows if draft_ids is None else rows[draft_ids], GGMLQuantizationType.Q4_0)
+    elif draft_ids is None:
+        head = table
     else:
-        head = tensors.matrix(head_name) if "lm_head.weight" in tensors.names else embedding
-        if draft_ids is not None:
-            head = head.take(draft_ids) if isinstance(head, BlockWeights) else head[draft_ids]
+        head = table.take(draft_ids) if isinstance(table, BlockWeights) else table[draft_ids]
     if isinstance(exit, TrainedHead):
         entry, exit_blocks, norm = exit.entry, exit.blocks, exit.norm
     else:
@@ -155,4 +158,5 @@ def split(
         exit_blocks=exit_blocks,
         norm=norm,
         head=head,
+        head_table=None if draft_ids is None else table,
     )
