@@ -24,7 +24,7 @@ def load_prompts(path: Path | None, count: int) -> list[str]:
     if path is None:
         return list(OWN[:count])
     try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
     except (OSError, ValueError) as error:
         raise BadInput(f"{path} can't be read as JSON lines: {error}") from error
     found = [text for text in map(_prompt, lines) if text]

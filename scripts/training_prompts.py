@@ -94,7 +94,10 @@ def passage_prompts(facts: Sequence[Fact], count: int, seed: int) -> Iterator[di
 def read_passages(path: Path) -> list[Passage]:
     """What selfchat made of `passage_prompts`; short ones are left out. Raises BadInput for another file."""
     passages = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    # By newlines alone: the model's text may hold other characters that Unicode counts as ends of lines.
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+        if not line:
+            continue
         try:
             record = json.loads(line)
             language, index = record["category"].split()

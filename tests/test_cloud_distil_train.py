@@ -18,6 +18,7 @@ from cloud.distil.head import ExitHead
 from cloud.distil.train import Schedule, Trainer, acceptance
 from cloud.distil.vocabulary import DraftVocabulary
 from cloud.publish.build import build_bundle
+from cloud.publish.conversations import read_conversations
 from cloud.publish.exit_entry import ExitEntry
 from cloud.publish.exit_fit import residuals
 from cloud.publish.exit_head import load_head
@@ -204,3 +205,10 @@ def test_what_cant_be_trained_is_refused(
     options = ["--data", str(tmp_path / "text.jsonl"), "--out", str(tmp_path / "head")]
     assert main(["distil", "--model", str(tmp_path / "m.gguf"), *flags, *options]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_text_with_other_ends_of_lines_is_one_record(tmp_path: Path) -> None:
+    path = tmp_path / "text.jsonl"
+    records = [{"user": "a\u2028b", "assistant": "c\x85d\x0be"}, {"user": "f", "assistant": "g"}]
+    path.write_text("\n".join(json.dumps(record, ensure_ascii=False) for record in records), encoding="utf-8")
+    assert [(c.prompt, c.answer) for c in read_conversations([path])] == [("a\u2028b", "c\x85d\x0be"), ("f", "g")]

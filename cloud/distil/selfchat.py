@@ -207,10 +207,10 @@ def _numbers(out: Path) -> set[int]:
     if not out.exists():
         out.parent.mkdir(parents=True, exist_ok=True)
         return set()
-    lines = out.read_text(encoding="utf-8").splitlines(keepends=True)
-    if lines and not lines[-1].endswith("\n"):
-        out.write_text("".join(lines[:-1]), encoding="utf-8")
-        lines.pop()
+    # By newlines alone: what the model wrote may hold other characters that Unicode counts as ends of lines.
+    *lines, rest = out.read_text(encoding="utf-8").split("\n")
+    if rest:
+        out.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     try:
         return {int(json.loads(line)["number"]) for line in lines}
     except (ValueError, KeyError, TypeError) as error:

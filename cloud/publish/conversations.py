@@ -88,7 +88,8 @@ def _read(path: Path) -> Iterator[Conversation]:
 def _records(path: Path) -> Iterator[tuple[int, dict[str, Any], str]]:
     """Line number, record and prompt of each line that isn't empty."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # By newlines alone: JSON strings may hold other characters that Unicode counts as ends of lines.
+        lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} can't be read: {error}") from error
     for number, line in enumerate(lines, start=1):
