@@ -16,6 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
+from cloud.publish.exit_file import SHIPPED
 from edge.config import DeviceConfig
 from edge.device import Device
 from edge.display import notice, summary_table
@@ -26,14 +27,15 @@ from edge.speaker import Speaker
 from edge.tokenizer import Message
 from scripts.link_proxy import ThreadedLinkProxy
 from scripts.verifier_process import Verifier, verifier_process
-from shared.bundle import load_manifest, verify_files
+from shared.bundle import load_manifest, sha256_file, verify_files
 from shared.errors import BundleError, EdgewiseError
 from shared.params import Placement
 from shared.settings import home_folder
 
 MODEL = "smollm2-135m"
-# An untrained exit drafts well only near the top of the model (docs/performance.md).
-CUT = 28
+# The trained head that ships for the model; a bundle is named after it, so a new head makes a new one.
+CUT = 10
+HEAD = SHIPPED / "smollm2-135m" / f"cut{CUT}.safetensors"
 PROMPT = "Explain in a few sentences why the sky is blue."
 # The link is cut when this many tokens are final, and comes back when the device has written this many alone.
 CUT_AFTER = 24
@@ -72,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_demo(prompt: str, max_tokens: int, cut: bool, home: Path, console: Console) -> dict[str, Any]:
     """Build the bundle if need be, answer through a link that is cut, answer by the cloud alone, compare."""
-    bundle = home / "bundles" / f"{MODEL}-cut{CUT}"
+    bundle = home / "bundles" / f"{MODEL}-cut{CUT}-{sha256_file(HEAD)[:8]}"
     _ensure_bundle(bundle, home, console)
     with console.status("loading the verifier") as status:
         # One core is left to the device, which drafts on it.
@@ -144,7 +146,8 @@ def _ensure_bundle(bundle: Path, home: Path, console: Console) -> None:
         return
     except BundleError:
         console.print(f"building the device bundle in {bundle} (once)", highlight=False)
-    command = [sys.executable, "-m", "cloud", "build", "--model", MODEL, "--cut", str(CUT), "--out", str(bundle)]
+    command = [sys.executable, "-m", "cloud", "build", "--model", MODEL, "--cut", str(CUT), "--exit", str(HEAD)]
+    command += ["--out", str(bundle)]
     began = time.monotonic()
     done = subprocess.run(command, env={**os.environ, "EDGEWISE_HOME": str(home)}, check=False)
     if done.returncode:
