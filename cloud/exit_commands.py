@@ -211,7 +211,7 @@ def _evaluate(arguments: argparse.Namespace, environment: Mapping[str, str]) -> 
         figures = evaluate(source, arguments.data, answers, what, progress.update)
     out = Console()
     out.print(figures_table(figures))
-    out.print(headline(figures))
+    out.print(headline(figures), soft_wrap=True)
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     return 0
