@@ -164,6 +164,8 @@ def test_distil_writes_what_build_takes(
     assert load_manifest(tmp_path / "b") == manifest
     assert manifest.n_exit_blocks == 2 and manifest.n_caches == 3 and manifest.head_context
     assert "2 trained blocks" in manifest.exit_block
+    (point,) = (json.loads(line) for line in (tmp_path / "head.work" / "curve.jsonl").read_text().splitlines())
+    assert point["tokens"] >= 300 and 0 <= point["acceptance"] <= 1
     # The whole schedule is done, so another call only writes the head again, to the same bytes each time.
     first = out.read_bytes()
     for _ in range(4):

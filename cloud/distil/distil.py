@@ -1,5 +1,6 @@
 """From files of answered prompts to a trained exit head: features once, then training that can be resumed."""
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ HELD_OUT = 50
 # Texts that the entry is fitted on before training.
 ENTRY_TEXTS = 120
 CHECKPOINT_NAME = "checkpoint.pt"
+CURVE_NAME = "curve.jsonl"
 
 Report = Callable[[str, int, int, str], None]
 """Stage, done, total, and a note on how it stands."""
@@ -57,9 +59,9 @@ def distil(
 ) -> float:
     """Train a head and write it to `out`; its acceptance on answers held out.
 
-    `work` keeps features and a checkpoint: the same call goes on where the last one was stopped. The answers in `data`
-    should be the model's own. Raises BadInput for a cut or sizes that can't be, files that can't be used or hold too
-    little, and a `work` folder of something else.
+    `work` keeps features, a checkpoint, and in curve.jsonl the loss and the acceptance at each of them: the same call
+    goes on where the last one was stopped. The answers in `data` should be the model's own. Raises BadInput for a cut
+    or sizes that can't be, files that can't be used or hold too little, and a `work` folder of something else.
     """
     _check(source, what)
     started = _started(source, what)
@@ -175,6 +177,9 @@ def _train(
         if progress.step % what.every == 0 or trainer.done:
             trainer.save(checkpoint)
             reached = measure()
+            point = {"tokens": progress.tokens, "loss": round(progress.loss, 4), "acceptance": round(reached, 4)}
+            with checkpoint.with_name(CURVE_NAME).open("a", encoding="utf-8") as curve:
+                curve.write(json.dumps(point) + "\n")
         note = f"loss {progress.loss:.3f}, accepts {reached:.1%} held out"
         report("train", min(progress.tokens, what.schedule.tokens), what.schedule.tokens, note)
     return reached

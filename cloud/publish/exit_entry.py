@@ -7,7 +7,7 @@ Source: Belrose et al., Eliciting Latent Predictions from Transformers with the 
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -59,10 +59,9 @@ class EntryRecipe:
 def save_entry(path: Path, entry: ExitEntry, recipe: EntryRecipe) -> None:
     """Write the matrix as float16 and the shift as float32, with the recipe beside them."""
     assert entry.matrix is not None, "a shift alone is measured at every build"
-    fields = {name: getattr(recipe, name) for name in EntryRecipe.__slots__}
     # safetensors writes an array's memory as it lies, so one in column order would come back transposed.
     tensors = {"matrix": np.ascontiguousarray(entry.matrix, np.float16), "shift": np.ascontiguousarray(entry.shift)}
-    save_file(tensors, path, metadata={"recipe": json.dumps(fields)})
+    save_file(tensors, path, metadata={"recipe": json.dumps(asdict(recipe))})
 
 
 def load_entry(path: Path, weights_sha256: str, cut: int, width: int) -> tuple[ExitEntry, EntryRecipe]:
