@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cloud.distil.evaluate import Examination, evaluate
+from cloud.distil.figures_table import SHOWN_LENGTH
 from cloud.progress import StageProgress
 from cloud.publish.build import build_bundle
 from cloud.publish.conversations import ChatFormat, read_conversations
@@ -32,7 +33,6 @@ from shared.errors import EdgewiseError
 from shared.settings import home_folder
 
 ROUNDS = 10
-SHOWN_LENGTH = "6"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         errors.print(f"[red]error:[/] {error}", highlight=False)
         return 2
     table = Table(title=f"{source.name}, cut at {arguments.cut}")
-    for column in ("tokens", "covered", "first", "tokens a pass at 6", "draft ms", "the text's own"):
+    for column in ("tokens", "covered", "first", f"tokens a pass at {SHOWN_LENGTH}", "draft ms", "the text's own"):
         table.add_column(column, justify="right")
     for row in figures:
         table.add_row(

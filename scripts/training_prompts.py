@@ -74,7 +74,9 @@ class Passage:
 def read_facts(path: Path) -> list[Fact]:
     """StrategyQA in FLAN's form: question, answer and facts, with tabs between. Raises BadInput for another form."""
     facts = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+        if not line:
+            continue
         parts = line.split("\t")
         if len(parts) != 3:
             raise BadInput(f"{path}, line {number}: {len(parts)} columns; give question, answer and facts")

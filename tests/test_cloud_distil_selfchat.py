@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from cloud.__main__ import main
-from cloud.publish.conversations import ChatFormat
+from cloud.distil.selfchat import SelfChat, WritingPlan, write_file
+from cloud.publish.conversations import ChatFormat, Prompt
 from cloud.publish.tokenizer_files import tokenizer_files
 from cloud.source import resolve_source
 from cloud.target import load_target
@@ -70,6 +71,17 @@ def test_a_stopped_file_is_filled_up_to_the_same_conversations(flags: list[str],
     assert records(tmp_path / "part.jsonl") == whole
 
 
+def test_a_file_that_lacks_nothing_is_left_without_loading_the_model(tmp_path: Path) -> None:
+    lines = [json.dumps({"number": n, "user": text, "assistant": "a"}) + "\n" for n, text in enumerate(PROMPTS)]
+    (tmp_path / "out.jsonl").write_text("".join(lines))
+
+    def refuse() -> SelfChat:
+        raise AssertionError("nothing is to be written")
+
+    prompts = [Prompt(text) for text in PROMPTS]
+    assert write_file(refuse, tmp_path / "out.jsonl", prompts, WritingPlan(), lambda done, total: None) == len(PROMPTS)
+
+
 def test_without_prompts_the_model_plays_the_user_as_well(tmp_path: Path) -> None:
     assert selfchat(tmp_path, "out.jsonl", "--count", "4") == 0
     written = records(tmp_path / "out.jsonl")
@@ -95,7 +107,12 @@ def test_what_cant_be_written_is_refused(
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [('{"user": "x"}\n', "was not written by selfchat"), ('{"number": 7}\n', "has a conversation 7, and 5 are wanted")],
+    [
+        ('{"user": "x"}\n', "was not written by selfchat"),
+        ('{"number": 7}\n', "was not written by selfchat"),
+        ('{"number": 7, "user": "x"}\n', "has a conversation 7, and 5 are wanted"),
+        ('{"number": 1, "user": "x"}\n', "conversation 1 answers another prompt"),
+    ],
 )
 def test_a_file_of_something_else_is_left_alone(
     content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -141,8 +141,7 @@ def test_the_vocabulary_of_a_place_holds_the_frequent_and_what_came_before() -> 
 def test_a_batch_marks_the_rows_that_answers_come_after(features: Learned) -> None:
     spans = [features.spans[0], Span(features.spans[1].first, 12, 5, "")]
     batch = features.batches.read(spans)
-    assert len(batch.ids) == 42
-    assert batch.tokens == 42 and batch.at_cut.shape == batch.final.shape == (2, 30, 64)
+    assert len(batch.ids) == 42 and batch.at_cut.shape == batch.final.shape == (2, 30, 64)
     assert batch.wanted.nonzero().tolist() == [[0, i] for i in range(4, 29)] + [[1, i] for i in range(4, 11)]
     assert (batch.at_cut[1, 12:] == 0).all()
 

@@ -26,7 +26,6 @@ class Batch:
     at_cut: Tensor
     final: Tensor
     wanted: Tensor
-    tokens: int
 
 
 class Batches:
@@ -49,7 +48,7 @@ class Batches:
             wanted[i, max(0, span.answer_from - 1) : span.rows - 1] = True
         ids = torch.from_numpy(np.concatenate([self._ids[span.first : span.first + span.rows] for span in spans]))
         ids, at_cut, final, wanted = (part.to(self._device) for part in (ids.long(), at_cut, final, wanted))
-        return Batch(ids, at_cut, final, wanted, len(ids))
+        return Batch(ids, at_cut, final, wanted)
 
 
 def epochs(spans: Sequence[Span], size: int, seed: int) -> Iterator[list[Span]]:

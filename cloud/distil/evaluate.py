@@ -63,10 +63,13 @@ def evaluate(
     chat = ChatFormat(files)
     frequent: Sequence[int] = () if isinstance(exit, ExitEntry) else exit.frequent.tolist()
     drafted = draft_ids(int(source.config["vocab_size"]), what.vocabulary, files.stop_ids, frequent)
-    writer = open_writer(source, what.dtype, what.device, report)
-    plan = WritingPlan(what.max_tokens)
-    write_file(writer, answers, prompts, plan, lambda done, total: report("let the model answer", done, total))
-    del writer
+    write_file(
+        lambda: open_writer(source, what.dtype, what.device, report),
+        answers,
+        prompts,
+        WritingPlan(what.max_tokens),
+        lambda done, total: report("let the model answer", done, total),
+    )
     model: Any = load_target(source, what.dtype).to(what.device)
     head = ExitHead.of(model, exit).to(what.device)
     whole = model.lm_head.weight.detach()

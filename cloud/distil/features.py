@@ -84,7 +84,8 @@ class FeatureFolder:
     @property
     def rows(self) -> int:
         """Tokens in all."""
-        return sum(span.rows for span in self._spans.values())
+        last = next(reversed(self._spans.values()), None)
+        return 0 if last is None else last.first + last.rows
 
     def compute(
         self, texts: Sequence[Text], states: Callable[[Sequence[int]], States], advance: Callable[[int, int], None]
@@ -98,10 +99,7 @@ class FeatureFolder:
                 file.truncate(self.rows * row_bytes)
         spans = []
         for text in texts:
-            digest = text.digest
-            if digest not in self._spans:
-                self._add(text, states(text.ids))
-            spans.append(self._spans[digest])
+            spans.append(self._spans.get(text.digest) or self._add(text, states(text.ids)))
             advance(len(spans), len(texts))
         return spans
 
@@ -125,7 +123,7 @@ class FeatureFolder:
         states = [FINAL_NAME, *(f"cut{cut}.f16" for cut in self.about.cuts)]
         return [(IDS_NAME, 4), *((name, 2 * self.about.hidden_size) for name in states)]
 
-    def _add(self, text: Text, states: States) -> None:
+    def _add(self, text: Text, states: States) -> Span:
         parts: dict[str, NDArray[Any]] = {
             IDS_NAME: np.asarray(text.ids, np.int32),
             FINAL_NAME: states.final.astype(np.float16),
@@ -139,6 +137,7 @@ class FeatureFolder:
         with (self.folder / TEXTS_NAME).open("a", encoding="utf-8") as lines:
             lines.write(_line(span))
         self._spans[span.digest] = span
+        return span
 
 
 def _line(span: Span) -> str:

@@ -91,8 +91,13 @@ def selfchat(
     wanted: list[Prompt | None] = [*read_prompts(prompts)[:count]]
     if not prompts:
         wanted = [None] * (DEFAULT_COUNT if count is None else count)
-    writer = open_writer(source, dtype, device, report)
-    return write_file(writer, out, wanted, plan, lambda done, total: report("write", done, total))
+    return write_file(
+        lambda: open_writer(source, dtype, device, report),
+        out,
+        wanted,
+        plan,
+        lambda done, total: report("write", done, total),
+    )
 
 
 def open_writer(
@@ -176,7 +181,7 @@ class SelfChat:
 
 
 def write_file(
-    writer: SelfChat,
+    opened: Callable[[], SelfChat],
     out: Path,
     prompts: Sequence[Prompt | None],
     plan: WritingPlan,
@@ -184,14 +189,22 @@ def write_file(
 ) -> int:
     """Add what is missing to `out`, one record a line; how many lines it has then.
 
-    Raises BadInput for a file that something else wrote.
+    The writer is `opened` only if something is missing. Raises BadInput for a file that something else wrote, or that
+    answers other prompts.
     """
-    known = _numbers(out)
+    known = _known(out)
     if known and max(known) >= len(prompts):
         raise BadInput(f"{out} has a conversation {max(known)}, and {len(prompts)} are wanted; name another file")
+    for number, asked in known.items():
+        prompt = prompts[number]
+        if prompt is not None and prompt.text != asked:
+            raise BadInput(f"{out}: conversation {number} answers another prompt; name another file")
     missing = [number for number in range(len(prompts)) if number not in known]
     done = len(known)
     advance(done, len(prompts))
+    if not missing:
+        return done
+    writer = opened()
     with out.open("a", encoding="utf-8") as file:
         for record in writer.write(prompts, missing, plan):
             if record["assistant"]:
@@ -199,19 +212,20 @@ def write_file(
                 file.flush()
             done += 1
             advance(done, len(prompts))
-    return len(_numbers(out))
+    return len(_known(out))
 
 
-def _numbers(out: Path) -> set[int]:
-    """The conversations that are whole in the file; a line that was cut off is taken out."""
+def _known(out: Path) -> dict[int, str]:
+    """The conversations that are whole in the file, and what they answer; a line that was cut off is taken out."""
     if not out.exists():
         out.parent.mkdir(parents=True, exist_ok=True)
-        return set()
+        return {}
     # By newlines alone: what the model wrote may hold other characters that Unicode counts as ends of lines.
     *lines, rest = out.read_text(encoding="utf-8").split("\n")
     if rest:
         out.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     try:
-        return {int(json.loads(line)["number"]) for line in lines}
+        records = [json.loads(line) for line in lines]
+        return {int(record["number"]): str(record["user"]) for record in records}
     except (ValueError, KeyError, TypeError) as error:
         raise BadInput(f"{out} was not written by selfchat; name another file") from error

@@ -95,7 +95,7 @@ class Trainer:
         loss = divergence.item()
         progress.loss = loss if math.isnan(progress.loss) else 0.99 * progress.loss + 0.01 * loss
         progress.step += 1
-        progress.tokens += batch.tokens
+        progress.tokens += len(batch.ids)
         progress.seconds += clock() - begin
 
     def save(self, path: Path) -> None:
